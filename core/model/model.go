@@ -1,0 +1,191 @@
+package model
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Granularity says between whom tunnels are made.
+type Granularity string
+
+const (
+	// PerLocation meshes one gateway of every location with one of every other.
+	PerLocation Granularity = "location"
+	// Full meshes every node with every node.
+	Full Granularity = "full"
+	// Cross meshes every node with the nodes of other locations.
+	Cross Granularity = "cross"
+)
+
+// Endpoint is where a WireGuard party can be reached. Host is a DNS name and
+// empty when the endpoint was given as an address; Addr is the address, given
+// or resolved, and invalid while a name has not been resolved. The zero
+// Endpoint means "not known": the other side has to speak first.
+type Endpoint struct {
+	Host string     `json:"host,omitempty"`
+	Addr netip.Addr `json:"addr,omitzero"`
+	Port uint16     `json:"port,omitempty"`
+}
+
+// IsZero tells whether no endpoint is known.
+func (e Endpoint) IsZero() bool { return e == Endpoint{} }
+
+// AddrPort returns the address to send to; it is invalid where none is known yet.
+func (e Endpoint) AddrPort() netip.AddrPort {
+	if !e.Addr.IsValid() {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(e.Addr.Unmap(), e.Port)
+}
+
+// String returns host:port as people type it, or "" for none.
+func (e Endpoint) String() string {
+	switch {
+	case e.Host != "":
+		return e.Host + ":" + strconv.Itoa(int(e.Port))
+	case e.Addr.IsValid():
+		return e.AddrPort().String()
+	}
+	return ""
+}
+
+// Node is one Kubernetes Node as the mesh sees it: what its agent published,
+// and before an agent spoke, what the Node object itself says.
+type Node struct {
+	Name string `json:"name"`
+	UID  string `json:"uid,omitempty"`
+	// Ready is false when the cluster says that the node is not: the only
+	// sign of a failed gateway there is without probes.
+	Ready bool `json:"ready"`
+	// Spoken tells that an agent published the node's facts. While it is
+	// false, Location, InternalIPs and PodPrefixes are read from the Node
+	// object and serve only to keep traffic for it from leaving in clear.
+	Spoken   bool     `json:"spoken"`
+	Location string   `json:"location"`
+	Key      Key      `json:"key,omitzero"`
+	Endpoint Endpoint `json:"endpoint,omitzero"`
+	// InternalIPs has at most one address per family, IPv4 first.
+	InternalIPs []netip.Addr `json:"internalIPs,omitempty"`
+	// WireGuardIPs has at most one address per family, IPv4 first; empty for
+	// a node that claimed none.
+	WireGuardIPs []netip.Addr   `json:"wireGuardIPs,omitempty"`
+	PodPrefixes  []netip.Prefix `json:"podPrefixes,omitempty"`
+	Granularity  Granularity    `json:"granularity,omitempty"`
+	// Epoch is the number under which the node claimed to serve as gateway of
+	// its location; 0: it never did. The highest of a location serves.
+	Epoch uint64 `json:"epoch,omitempty"`
+	// Asked records the gateway wishes (see Inputs) already acted upon.
+	Asked string `json:"asked,omitempty"`
+	// Leader and ForcedEndpoint are inputs that rank candidates for gateway.
+	Leader         bool `json:"leader,omitempty"`
+	ForcedEndpoint bool `json:"forcedEndpoint,omitempty"`
+	// Keepalive is the persistent keepalive that the node asks for; 0: none asked.
+	Keepalive time.Duration `json:"keepalive,omitempty"`
+	// AllowedLocationIPs are further prefixes reachable through the node's location.
+	AllowedLocationIPs []netip.Prefix `json:"allowedLocationIPs,omitempty"`
+	// Discovered are the endpoints that the node's device learned of parties
+	// that publish none.
+	Discovered map[Key]netip.AddrPort `json:"discovered,omitempty"`
+	// TunnelMTU is the MTU in bytes of the node's WireGuard link; 0: not known.
+	TunnelMTU int `json:"tunnelMTU,omitempty"`
+	// Tunnel is the kind of device: "kernel" or "userspace".
+	Tunnel string `json:"tunnel,omitempty"`
+	// NodesOnly tells that the node's host CNI tunnels pods from node to node
+	// by itself, so that only node addresses cross between locations.
+	NodesOnly bool `json:"nodesOnly,omitempty"`
+}
+
+// InternalIP returns the node's internal address of the family that like has;
+// it is invalid where the node has none.
+func (n *Node) InternalIP(v4 bool) netip.Addr { return ofFamily(n.InternalIPs, v4) }
+
+// WireGuardIP returns the node's WireGuard address of a family, or an invalid one.
+func (n *Node) WireGuardIP(v4 bool) netip.Addr { return ofFamily(n.WireGuardIPs, v4) }
+
+func ofFamily(addrs []netip.Addr, v4 bool) netip.Addr {
+	for _, a := range addrs {
+		if a.Unmap().Is4() == v4 {
+			return a.Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// Peer is a WireGuard party outside the cluster, already validated.
+type Peer struct {
+	Name         string         `json:"name"`
+	UID          string         `json:"uid,omitempty"`
+	Key          Key            `json:"key"`
+	PresharedKey PresharedKey   `json:"presharedKey,omitzero"`
+	AllowedIPs   []netip.Prefix `json:"allowedIPs"`
+	Endpoint     Endpoint       `json:"endpoint,omitzero"`
+	Keepalive    time.Duration  `json:"keepalive,omitempty"`
+	// Seq orders Peers by age: creation time as the API server's one clock
+	// gave it, in nanoseconds since 1970. Ties go by UID.
+	Seq int64 `json:"seq,omitempty"`
+}
+
+// Snapshot is everything known about the cluster at one moment. Nodes and
+// Peers are sorted by name. Nobody changes a Snapshot after it was made.
+type Snapshot struct {
+	Nodes []Node `json:"nodes"`
+	Peers []Peer `json:"peers,omitempty"`
+	// ServicePrefixes are the cluster's Service address ranges.
+	ServicePrefixes []netip.Prefix `json:"servicePrefixes,omitempty"`
+	// WireGuardSubnets are what WireGuard addresses are taken from, at most
+	// one per family (--subnet).
+	WireGuardSubnets []netip.Prefix `json:"wireGuardSubnets,omitempty"`
+	// APIServers are the addresses at which API servers are reached: the
+	// agent's own configuration and the endpoints of the kubernetes Service.
+	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
+}
+
+// Sort brings Nodes and Peers into the order that Snapshot promises.
+func (s *Snapshot) Sort() {
+	slices.SortFunc(s.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Node returns the node of that name, or nil.
+func (s *Snapshot) Node(name string) *Node {
+	i, ok := slices.BinarySearchFunc(s.Nodes, name, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
+	if !ok {
+		return nil
+	}
+	return &s.Nodes[i]
+}
+
+// Interface is a network interface of this node as far as decisions need it.
+type Interface struct {
+	Index     int            `json:"index"`
+	Name      string         `json:"name"`
+	Kind      string         `json:"kind"` // rtnl link kind: "veth", "vxlan", "wireguard", "" for hardware
+	MTU       int            `json:"mtu"`
+	Up        bool           `json:"up"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+}
+
+// Host is what this node's kernel says about the node itself.
+type Host struct {
+	Interfaces []Interface `json:"interfaces"`
+	// DefaultDevices are the interfaces of main's default routes, best metric
+	// first.
+	DefaultDevices []string `json:"defaultDevices,omitempty"`
+}
+
+// Warning is something that a person should know and can act on. It never
+// stops the rest.
+type Warning struct {
+	// Kind is a stable CamelCase word that metrics count by, such as "BadAnnotation".
+	Kind string `json:"kind"`
+	// Object is what the warning is about: "node/e1", "peer/laptop".
+	Object string `json:"object"`
+	// Message says what is wrong, which value, and what to do.
+	Message string `json:"message"`
+}
+
+// String returns the warning in one line.
+func (w Warning) String() string { return w.Kind + " " + w.Object + ": " + w.Message }

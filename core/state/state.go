@@ -1,0 +1,155 @@
+package state
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/kilo-overlay/kilo/core/model"
+)
+
+// Where our things are in the kernel. We recognise what is ours by these
+// numbers and names, so that what an earlier process left is adopted or
+// removed like anything else. docs/architecture.md says why these values.
+const (
+	// TableOverlay leads to other locations. Consulted before main.
+	TableOverlay = 1107
+	// TableReturn leads a gateway's traffic from the overlay back to members
+	// of its own location, the way their traffic comes.
+	TableReturn = 1108
+	// PriorityTunnel is the priority of the rules that send WireGuard's own
+	// packets to main.
+	PriorityTunnel = 105
+	// PriorityReturn is the priority of the rule for TableReturn.
+	PriorityReturn = 106
+	// PriorityOverlay is the priority of the rule for TableOverlay.
+	PriorityOverlay = 107
+	// TableMain is the kernel's main table (RT_TABLE_MAIN). We never write to it.
+	TableMain = 254
+	// Protocol marks our routes and rules (rtm_protocol).
+	Protocol = 107
+	// Mark is carried by WireGuard's own packets and compared in full.
+	Mark = 0x1000
+	// MetricLast is the metric of the unreachable that stands under every
+	// route of ours: the highest there is.
+	MetricLast = 1<<32 - 1
+	// FilterTable is the name of our nftables table, family inet.
+	FilterTable = "kilo"
+	// VXLANLink is the name of the encapsulation link that some adapters need.
+	VXLANLink = "kilo-vxlan"
+)
+
+// State is what is wanted or was found. Slices are in no particular order
+// until Normalize.
+type State struct {
+	Links  []Link
+	Routes []Route
+	Rules  []Rule
+	// Filter is the table inet kilo; an empty Filter means no table.
+	Filter Filter
+}
+
+// LinkKind is the kind of a link of ours.
+type LinkKind string
+
+const (
+	// WireGuard is a kernel WireGuard link or the TUN of the userspace device:
+	// which of the two is no part of the wanted state.
+	WireGuard LinkKind = "wireguard"
+	// VXLAN is an encapsulation link inside a location.
+	VXLAN LinkKind = "vxlan"
+)
+
+// Link is a network interface of ours. Every link is up; none has an IPv6
+// link-local address unless Addresses names it.
+type Link struct {
+	Name      string
+	Kind      LinkKind
+	MTU       int // bytes
+	Addresses []netip.Prefix
+	Tunnel    *Tunnel      // for WireGuard
+	VXLAN     *VXLANConfig // for VXLAN
+}
+
+// Tunnel configures a WireGuard link.
+type Tunnel struct {
+	// Key is the public key of the private key that the device holds.
+	Key   model.Key
+	Port  uint16
+	Mark  uint32
+	Peers []Peer
+}
+
+// Peer is one WireGuard peer. An invalid Endpoint in a wanted Peer equals any
+// observed one: a peer that has roamed is not a peer that is wrong.
+type Peer struct {
+	// Name is for people ("node/w1", "peer/laptop"). It is never compared and
+	// empty in observed states.
+	Name         string
+	Key          model.Key
+	PresharedKey model.PresharedKey
+	Endpoint     netip.AddrPort
+	AllowedIPs   []netip.Prefix
+	Keepalive    time.Duration // 0: off
+	// Alive is set by Observe only: the last handshake is younger than 180
+	// seconds (WireGuard's REJECT_AFTER_TIME). A live peer's endpoint is left
+	// as it is; a wanted endpoint is where to knock when nobody answers.
+	Alive bool
+}
+
+// VXLANConfig configures a VXLAN link without learning.
+type VXLANConfig struct {
+	ID     uint32 // VNI
+	Port   uint16
+	Device string     // underlying device
+	Local  netip.Addr // outer source
+	// Remotes are the other ends: where the frames for an inner next hop go.
+	Remotes []VXLANRemote
+}
+
+// VXLANRemote is a static neighbour and forwarding entry.
+type VXLANRemote struct {
+	Inner netip.Addr // next hop in routes
+	MAC   string
+	Outer netip.Addr // VXLAN destination
+}
+
+// RouteType says what a route does.
+type RouteType string
+
+const (
+	// Unicast sends to Via or, without one, straight out of Device.
+	Unicast RouteType = "unicast"
+	// Unreachable refuses with an ICMP error.
+	Unreachable RouteType = "unreachable"
+	// Throw leaves our table as though nothing had matched.
+	Throw RouteType = "throw"
+)
+
+// Route is a route in one of our tables, of protocol Protocol. Table, Dst and
+// Metric identify it.
+type Route struct {
+	Table  int
+	Dst    netip.Prefix
+	Type   RouteType
+	Via    netip.Addr // invalid: none
+	Device string     // for Unicast
+	OnLink bool       // Via is reachable on Device whatever the addresses say
+	Source netip.Addr // preferred source; invalid: the kernel's choice
+	MTU    int        // bytes; 0: the device's
+	Metric uint32
+}
+
+// Rule is a policy routing rule of protocol Protocol. All its fields identify it.
+type Rule struct {
+	Priority int
+	V6       bool
+	// Invert, Mark: with Mark != 0, matches packets whose mark, compared in
+	// full, is Mark; with Invert, those whose mark is not.
+	Invert  bool
+	Mark    uint32
+	IIF     string // incoming interface; "": any
+	Proto   string // "udp" or "": any
+	SrcPort uint16 // 0: any
+	DstPort uint16
+	Table   int
+}
