@@ -67,8 +67,9 @@ type Node struct {
 	Location string   `json:"location"`
 	Key      Key      `json:"key,omitzero"`
 	Endpoint Endpoint `json:"endpoint,omitzero"`
-	// InternalIPs has at most one address per family, IPv4 first.
-	InternalIPs []netip.Addr `json:"internalIPs,omitempty"`
+	// InternalIPs has at most one address per family, IPv4 first, each with the
+	// length of its subnet; a length of 32 or 128 means that it is not known.
+	InternalIPs []netip.Prefix `json:"internalIPs,omitempty"`
 	// WireGuardIPs has at most one address per family, IPv4 first; empty for
 	// a node that claimed none.
 	WireGuardIPs []netip.Addr   `json:"wireGuardIPs,omitempty"`
@@ -100,15 +101,20 @@ type Node struct {
 
 // InternalIP returns the node's internal address of the family that like has;
 // it is invalid where the node has none.
-func (n *Node) InternalIP(v4 bool) netip.Addr { return ofFamily(n.InternalIPs, v4) }
+func (n *Node) InternalIP(v4 bool) netip.Addr {
+	for _, p := range n.InternalIPs {
+		if p.Addr().Is4() == v4 {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
 
 // WireGuardIP returns the node's WireGuard address of a family, or an invalid one.
-func (n *Node) WireGuardIP(v4 bool) netip.Addr { return ofFamily(n.WireGuardIPs, v4) }
-
-func ofFamily(addrs []netip.Addr, v4 bool) netip.Addr {
-	for _, a := range addrs {
-		if a.Unmap().Is4() == v4 {
-			return a.Unmap()
+func (n *Node) WireGuardIP(v4 bool) netip.Addr {
+	for _, a := range n.WireGuardIPs {
+		if a.Is4() == v4 {
+			return a
 		}
 	}
 	return netip.Addr{}
