@@ -1,0 +1,99 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/kilo-overlay/kilo/core/model"
+)
+
+// Addresses returns the WireGuard addresses that the node called self should
+// have, at most one per subnet of the Snapshot, IPv4 first. A node that
+// already has one keeps it, whatever joins or leaves. Otherwise the serving
+// gateway and the first `gateways` candidates of a location claim the lowest
+// free address; nobody else needs one. The agent publishes a claim, reads it
+// back, and uses it only if nobody else holds it then.
+//
+// An exhausted subnet is an error that concerns this node alone; the addresses
+// found so far come with it.
+func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error) {
+	me := s.Node(self)
+	if me == nil {
+		return nil, nil
+	}
+	ls := Locations(s)
+	wants := false
+	if l := locationOf(ls, me.Location); l != nil {
+		wants = l.Gateway == me || slices.Contains(l.Candidates[:min(gateways, len(l.Candidates))], me)
+	}
+	var out []netip.Addr
+	var failed error
+	for _, subnet := range s.WireGuardSubnets {
+		if held := holds(me, subnet); held.IsValid() && !heldByOther(s, self, held) {
+			out = append(out, held)
+			continue
+		}
+		if !wants {
+			continue
+		}
+		free := lowestFree(s, self, subnet)
+		if !free.IsValid() {
+			failed = fmt.Errorf("no free address in %s for node %s: every address is held by a node; use a larger --subnet", subnet, self)
+			continue
+		}
+		out = append(out, free)
+	}
+	return out, failed
+}
+
+func holds(n *model.Node, subnet netip.Prefix) netip.Addr {
+	for _, a := range n.WireGuardIPs {
+		if subnet.Contains(a) {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// heldByOther tells whether the address is another node's. core/cluster gives
+// an address that two nodes publish to one of them only, the one that held it
+// first; should a Snapshot name both all the same, the lower UID keeps it.
+func heldByOther(s model.Snapshot, self string, a netip.Addr) bool {
+	me := s.Node(self)
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.Name != self && slices.Contains(n.WireGuardIPs, a) && older(n, me) {
+			return true
+		}
+	}
+	return false
+}
+
+// older orders two nodes that claim the same thing.
+func older(a, b *model.Node) bool {
+	if a.UID != b.UID {
+		return a.UID < b.UID
+	}
+	return a.Name < b.Name
+}
+
+func lowestFree(s model.Snapshot, self string, subnet netip.Prefix) netip.Addr {
+	taken := make(map[netip.Addr]bool)
+	for i := range s.Nodes {
+		if s.Nodes[i].Name == self {
+			continue
+		}
+		for _, a := range s.Nodes[i].WireGuardIPs {
+			taken[a] = true
+		}
+	}
+	// The subnet's own address is left out: on many systems it means "any
+	// address here".
+	for a := subnet.Masked().Addr().Next(); subnet.Contains(a); a = a.Next() {
+		if !taken[a] {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,216 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kilo-overlay/kilo/core/state"
+)
+
+// Priorities of our chains (nft(8): mangle -150, filter 0, srcnat 100).
+const (
+	clampPriority = -150
+	strayPriority = 0
+	// One before srcnat: what we bind to its source, no chain of the host CNI
+	// or kube-proxy translates any more.
+	sourcePriority = 99
+	// After every translation, when a packet's way out is final.
+	guardPriority = 300
+)
+
+// The sets of table inet kilo; "4" or "6" is appended.
+const (
+	// remoteSet: prefixes of other locations and of Peers.
+	remoteSet = "remote"
+	// localSet: the own location's sources that the other side accepts.
+	localSet = "local"
+	// allowedSet: the own location's allowed-location-ips.
+	allowedSet = "allowed"
+	// ownSet: own ground inside some wider remote prefix.
+	ownSet = "own"
+	// peersSet: prefixes of Peers.
+	peersSet = "peers"
+)
+
+// filter makes the table inet kilo. It stands on every node, whatever its role.
+func (p *planner) filter() {
+	f := &p.state.Filter
+	sets := p.sets()
+	f.Sets = sets.list
+	clamp := state.Chain{Name: "clamp", Type: state.FilterChain, Hook: "forward", Priority: clampPriority}
+	strayForward := state.Chain{Name: "stray-forward", Type: state.FilterChain, Hook: "forward", Priority: strayPriority}
+	strayOutput := state.Chain{Name: "stray-output", Type: state.FilterChain, Hook: "output", Priority: strayPriority}
+	source := state.Chain{Name: "source", Type: state.NATChain, Hook: "postrouting", Priority: sourcePriority}
+	guard := state.Chain{Name: "guard", Type: state.FilterChain, Hook: "postrouting", Priority: guardPriority}
+
+	tunnel := state.MarkIs{Mark: state.Mark}
+	source.Rules = append(source.Rules, rule("WireGuard's own packets", state.Return{}, tunnel))
+	guard.Rules = append(guard.Rules, rule("WireGuard's own packets", state.Accept{}, tunnel),
+		rule("", state.Accept{}, state.OutInterface{Name: p.facts.Interface}))
+	strayOutput.Rules = append(strayOutput.Rules, rule("WireGuard's own packets", state.Return{}, tunnel))
+
+	for _, e := range p.api.passes {
+		m := []state.Match{state.AddrIs{Prefix: single(e.addr)}, state.Port{Proto: "tcp", Port: e.port, Source: e.reply}}
+		const why = "API server, while no tunnel to it is live"
+		source.Rules = append(source.Rules, rule(why, state.Return{}, m...))
+		guard.Rules = append(guard.Rules, rule(why, state.Accept{}, m...))
+		strayForward.Rules = append(strayForward.Rules, rule(why, state.Return{}, m...))
+		strayOutput.Rules = append(strayOutput.Rules, rule(why, state.Return{}, m...))
+	}
+	for _, w := range p.waysToGateway() {
+		guard.Rules = append(guard.Rules, rule("to the gateway", state.Accept{},
+			state.OutInterface{Name: w.device}, state.NextHop{Addr: w.via}))
+	}
+	for _, v6 := range []bool{false, true} {
+		if !sets.has(remoteSet, v6) {
+			continue
+		}
+		in := func(source bool, set string) state.Match {
+			return state.AddrInSet{V6: v6, Source: source, Set: name(set, v6)}
+		}
+		const from, to = true, false
+		keep := state.KeepSource{V6: v6}
+
+		clamp.Rules = append(clamp.Rules,
+			rule("", state.ClampMSS{}, in(to, remoteSet), state.TCPSyn{}),
+			rule("", state.ClampMSS{}, in(from, remoteSet), state.TCPSyn{}))
+
+		// In: callers from other locations are seen as who they are, unless
+		// this node itself sends them on (a NodePort, say): then the answer
+		// must come back here.
+		here := state.CtStatus{Not: true, Flag: "dnat"}
+		if sets.has(localSet, v6) {
+			source.Rules = append(source.Rules, rule("from other locations: the true source", keep,
+				in(from, remoteSet), in(to, localSet), here))
+		}
+		if p.serving && sets.has(allowedSet, v6) {
+			source.Rules = append(source.Rules, rule("allowed-location-ips know no way back", state.Masquerade{},
+				state.InInterface{Name: p.facts.Interface}, in(to, allowedSet)))
+		}
+		if sets.has(ownSet, v6) {
+			own := in(to, ownSet)
+			source.Rules = append(source.Rules, rule("own ground", state.Return{}, own))
+			strayForward.Rules = append(strayForward.Rules, rule("own ground", state.Return{}, own))
+			strayOutput.Rules = append(strayOutput.Rules, rule("own ground", state.Return{}, own))
+			guard.Rules = append(guard.Rules, rule("own ground", state.Accept{}, own))
+		}
+		// Out: sources that the other side accepts are kept, all others are
+		// translated to this node's address, here, where they start.
+		foreign := []state.Match{in(to, remoteSet)}
+		for _, set := range []string{localSet, allowedSet} {
+			if sets.has(set, v6) {
+				source.Rules = append(source.Rules, rule("to other locations: the true source", keep, in(to, remoteSet), in(from, set)))
+				foreign = append(foreign, state.AddrInSet{V6: v6, Source: true, Not: true, Set: name(set, v6)})
+			}
+		}
+		if a := p.self.InternalIP(!v6); a.IsValid() {
+			source.Rules = append(source.Rules, rule("to other locations: a source they accept", state.SourceNAT{To: a}, in(to, remoteSet)))
+		}
+		if p.serving && sets.has(peersSet, v6) {
+			source.Rules = append(source.Rules, rule("Peers beyond the mesh", state.Masquerade{},
+				state.InInterface{Name: p.facts.Interface}, in(from, peersSet)))
+		}
+		// NAT looks at first packets only. A flow that began before its
+		// destination moved into the tunnel keeps a source that the other side
+		// drops: better reset than hanging.
+		foreign = append(foreign, state.CtState{States: []string{"established"}}, state.CtOriginal{},
+			state.CtStatus{Not: true, Flag: "snat"}, state.L4Proto{Proto: "tcp"})
+		const stray = "begun outside the tunnel: its source is not accepted there"
+		strayForward.Rules = append(strayForward.Rules, rule(stray, state.ResetTCP{}, foreign...))
+		strayOutput.Rules = append(strayOutput.Rules, rule(stray, state.ResetTCP{}, foreign...))
+
+		guard.Rules = append(guard.Rules, rule("to other locations only through the tunnel", state.Drop{}, in(to, remoteSet)))
+	}
+	f.Chains = []state.Chain{clamp, strayForward, strayOutput, source, guard}
+}
+
+func rule(comment string, action state.Action, matches ...state.Match) state.FilterRule {
+	return state.FilterRule{Matches: matches, Action: action, Comment: comment}
+}
+
+func name(set string, v6 bool) string {
+	if v6 {
+		return set + "6"
+	}
+	return set + "4"
+}
+
+// way is a device and next hop that lead to the own location's gateway.
+type way struct {
+	device string
+	via    netip.Addr
+}
+
+// waysToGateway are the ways that admitted routes take.
+func (p *planner) waysToGateway() []way {
+	var ways []way
+	for i := range p.state.Routes {
+		r := &p.state.Routes[i]
+		if r.Table != state.TableOverlay || r.Type != state.Unicast || r.Device == p.facts.Interface || !r.Via.IsValid() {
+			continue
+		}
+		w := way{r.Device, r.Via}
+		// All routes of a node go by very few ways.
+		if !slices.Contains(ways, w) {
+			ways = append(ways, w)
+		}
+	}
+	slices.SortFunc(ways, func(a, b way) int { return a.via.Compare(b.via) })
+	return ways
+}
+
+// sets builds the sets that are not empty.
+type sets struct{ list []state.Set }
+
+func (s *sets) has(set string, v6 bool) bool {
+	n := name(set, v6)
+	return slices.ContainsFunc(s.list, func(s state.Set) bool { return s.Name == n })
+}
+
+// add makes a set of each family of prefixes, which are sorted.
+func (s *sets) add(set string, prefixes []netip.Prefix) {
+	for _, v6 := range []bool{false, true} {
+		elements := make([]netip.Prefix, 0, len(prefixes))
+		for _, p := range prefixes {
+			if p.Addr().Is4() == v6 {
+				continue
+			}
+			// Sorted, an enclosing prefix comes first; intervals must not overlap.
+			if n := len(elements); n > 0 && covers(elements[n-1], p) {
+				continue
+			}
+			elements = append(elements, p)
+		}
+		if len(elements) > 0 {
+			s.list = append(s.list, state.Set{Name: name(set, v6), V6: v6, Elements: elements})
+		}
+	}
+}
+
+func (p *planner) sets() *sets {
+	remote := make([]netip.Prefix, 0, len(p.remote))
+	var peers, local, allowed []netip.Prefix
+	for i := range p.remote {
+		r := &p.remote[i]
+		remote = append(remote, r.prefix)
+		if r.kind == peerKind {
+			peers = append(peers, r.prefix)
+		}
+	}
+	for i := range p.ground.claims {
+		switch c := &p.ground.claims[i]; {
+		case c.kind == peerKind || int(c.party) != p.own:
+		case c.kind == allowedKind:
+			allowed = append(allowed, c.prefix)
+		case !c.mute:
+			local = append(local, c.prefix)
+		}
+	}
+	s := &sets{}
+	s.add(remoteSet, remote)
+	s.add(localSet, local)
+	s.add(allowedSet, allowed)
+	s.add(ownSet, p.shadowed)
+	s.add(peersSet, peers)
+	return s
+}

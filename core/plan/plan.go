@@ -1,0 +1,352 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/kilo-overlay/kilo/core/adapter"
+	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/state"
+)
+
+// DefaultKeepalive is used towards a party that is behind NAT, or from behind
+// one, where nobody asked for another interval. NAT routers forget a UDP flow
+// after 30 seconds or more (RFC 4787, REQ-5 asks for two minutes); WireGuard's
+// own documentation advises 25 seconds.
+const DefaultKeepalive = 25 * time.Second
+
+// Facts is what a node knows of itself.
+type Facts struct {
+	Self      string // name of the Node
+	Interface string // name of the WireGuard link
+	Port      uint16 // UDP port it listens on
+	Key       model.Key
+	TunnelMTU int // bytes
+	// Connected are the networks of this node's own interfaces, those of the
+	// host CNI and of the mesh left out: own ground, whatever others announce.
+	Connected []netip.Prefix
+	Adapter   adapter.Facts
+	// AdapterKnown tells that Adapter was discovered; without it the node
+	// keeps other locations' traffic in, and carries none.
+	AdapterKnown bool
+	// Live tells for which locations a probe through the tunnel was answered
+	// lately. It matters only to addresses of API servers; see apiserver.go.
+	Live map[string]bool
+}
+
+// Role is what a node does for its location.
+type Role string
+
+const (
+	// Gateway carries the location's traffic to other locations.
+	Gateway Role = "gateway"
+	// Member reaches other locations through its gateway.
+	Member Role = "member"
+	// Waiting means that something is missing; see Report.Waiting.
+	Waiting Role = "waiting"
+)
+
+// Report is what a person wants to know about a plan.
+type Report struct {
+	Role Role
+	// Location is the node's own; nil for a node that is not in the Snapshot.
+	Location *Location
+	// Locations are all locations.
+	Locations []Location
+	// Waiting says what is missing, one sentence each.
+	Waiting []string
+	// Warnings concern the whole cluster as this node sees it.
+	Warnings []model.Warning
+}
+
+// planner carries one computation.
+type planner struct {
+	snapshot  *model.Snapshot
+	facts     *Facts
+	locations []Location
+	own       int // index of the own location
+	self      *model.Node
+	gateway   *model.Node // of the own location; nil: none
+	serving   bool
+	ground    ground
+	remote    []remote // sorted by prefix
+	// shadowed tells that some wider remote prefix encloses own ground, which
+	// then needs exceptions.
+	shadowed []netip.Prefix
+	api      exceptions
+	state    state.State
+	report   Report
+}
+
+// remote is a prefix that must reach another location or a Peer.
+type remote struct {
+	claim
+	mtu int
+}
+
+// Plan returns what the kernel of node f.Self should hold, and a report. It
+// never fails as a whole: what cannot be served is left out, kept from leaving
+// in clear and reported. The adapter may be nil while none was chosen.
+//
+// A node that is not in the Snapshot has no plan: Report.Location is nil, and
+// the empty State must not be applied.
+func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
+	p := &planner{snapshot: &s, facts: &f, own: -1}
+	p.locations = Locations(s)
+	p.report.Locations = p.locations
+	p.report.Role = Waiting
+	p.self = s.Node(f.Self)
+	if p.self == nil {
+		p.wait("the Node object %q is not known yet: is --hostname the name of the Node?", f.Self)
+		return p.state, p.report
+	}
+	for i := range p.locations {
+		if p.locations[i].Name == p.self.Location {
+			p.own = i
+		}
+	}
+	l := &p.locations[p.own]
+	p.report.Location = l
+	p.gateway, p.serving = l.Gateway, l.Gateway == p.self
+	p.ground = newGround(&s, p.locations)
+	p.report.Warnings = append(p.report.Warnings, p.ground.warnings...)
+	p.findRemote()
+	p.findExceptions()
+
+	p.link()
+	if p.ready() {
+		p.report.Role = Member
+		if p.serving {
+			p.report.Role = Gateway
+			p.peers()
+			p.tunnelRoutes()
+		}
+		p.inject(a)
+	}
+	p.standingRoutes()
+	p.rules()
+	p.filter()
+	p.checkSubnets()
+	return p.state, p.report
+}
+
+func (p *planner) wait(format string, args ...any) {
+	p.report.Waiting = append(p.report.Waiting, fmt.Sprintf(format, args...))
+}
+
+func (p *planner) warn(kind, object, format string, args ...any) {
+	p.report.Warnings = append(p.report.Warnings, model.Warning{Kind: kind, Object: object, Message: fmt.Sprintf(format, args...)})
+}
+
+// ready tells whether the node can take part, and notes what is missing.
+func (p *planner) ready() bool {
+	switch {
+	case !p.self.Spoken:
+		p.wait("the facts of this node were not published yet")
+	case !p.facts.AdapterKnown:
+		p.wait("the host CNI was not discovered yet")
+	case p.gateway == nil:
+		p.wait("no node of location %q can serve as gateway", p.self.Location)
+	case len(p.self.InternalIPs) == 0:
+		p.wait("node %s has no internal address: set kilo.squat.ai/force-internal-ip, or the Node's InternalIP", p.self.Name)
+	default:
+		return true
+	}
+	return false
+}
+
+// findRemote lists what leads elsewhere, less what is own ground.
+func (p *planner) findRemote() {
+	p.remote = make([]remote, 0, len(p.ground.claims))
+	for _, c := range p.ground.claims {
+		if c.kind != peerKind && int(c.party) == p.own {
+			continue
+		}
+		if net, ok := p.connected(c.prefix); ok {
+			p.warn("OnLinkElsewhere", c.object(p.snapshot),
+				"%s, reached through %s, is not served on node %s: it lies in %s, a network that this node is connected to; give one of the two other addresses, or put both nodes into one location",
+				c.prefix, c.through(p.snapshot, p.locations), p.self.Name, net)
+			continue
+		}
+		p.remote = append(p.remote, remote{claim: c, mtu: p.pathMTU(c)})
+	}
+	p.shadowed = p.ownGround()
+}
+
+// connected returns the connected network that encloses all of prefix.
+func (p *planner) connected(prefix netip.Prefix) (netip.Prefix, bool) {
+	for _, n := range p.facts.Connected {
+		if covers(n, prefix) {
+			return n, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// pathMTU is the largest packet that fits the tunnel from the own gateway to
+// the party's; 0 while neither is known.
+func (p *planner) pathMTU(c claim) int {
+	own := p.facts.TunnelMTU
+	if !p.serving && p.gateway != nil {
+		own = p.gateway.TunnelMTU
+	}
+	if c.kind == peerKind {
+		return own
+	}
+	if g := p.locations[c.party].Gateway; g != nil && g.TunnelMTU > 0 && (own == 0 || g.TunnelMTU < own) {
+		return g.TunnelMTU
+	}
+	return own
+}
+
+// link is the WireGuard link. Every node has one, so that taking over needs no
+// new device; a member's has no peers.
+func (p *planner) link() {
+	l := state.Link{
+		Name:   p.facts.Interface,
+		Kind:   state.WireGuard,
+		MTU:    p.facts.TunnelMTU,
+		Tunnel: &state.Tunnel{Key: p.facts.Key, Port: p.facts.Port, Mark: state.Mark},
+	}
+	if !p.facts.Adapter.Unnumbered {
+		for _, a := range p.self.WireGuardIPs {
+			// A single address: a wider one would bring a route into main.
+			l.Addresses = append(l.Addresses, single(a))
+		}
+	}
+	p.state.Links = append(p.state.Links, l)
+}
+
+// peers are one per other location, and every Peer.
+func (p *planner) peers() {
+	t := p.state.Links[0].Tunnel
+	allowed := p.allowedIPs()
+	for i := range p.locations {
+		g := p.locations[i].Gateway
+		if i == p.own || g == nil || g.Key == p.self.Key {
+			continue
+		}
+		t.Peers = append(t.Peers, state.Peer{
+			Name:       "node/" + g.Name,
+			Key:        g.Key,
+			Endpoint:   p.endpoint(g),
+			AllowedIPs: allowed.locations[i],
+			Keepalive:  p.keepalive(g),
+		})
+	}
+	for i := range p.snapshot.Peers {
+		peer := &p.snapshot.Peers[i]
+		t.Peers = append(t.Peers, state.Peer{
+			Name:         "peer/" + peer.Name,
+			Key:          peer.Key,
+			PresharedKey: peer.PresharedKey,
+			Endpoint:     peer.Endpoint.AddrPort(),
+			AllowedIPs:   allowed.peers[i],
+			Keepalive:    peer.Keepalive,
+		})
+	}
+}
+
+type allowedIPs struct{ locations, peers [][]netip.Prefix }
+
+// allowedIPs groups the remote prefixes by party.
+func (p *planner) allowedIPs() allowedIPs {
+	out := allowedIPs{make([][]netip.Prefix, len(p.locations)), make([][]netip.Prefix, len(p.snapshot.Peers))}
+	for i := range p.remote {
+		switch r := &p.remote[i]; {
+		case r.mute:
+		case r.kind == peerKind:
+			out.peers[r.party] = append(out.peers[r.party], r.prefix)
+		default:
+			out.locations[r.party] = append(out.locations[r.party], r.prefix)
+		}
+	}
+	return out
+}
+
+// endpoint is where another location's gateway is reached: what it publishes,
+// else what some other node learned of it.
+func (p *planner) endpoint(g *model.Node) netip.AddrPort {
+	if !g.Endpoint.IsZero() {
+		return g.Endpoint.AddrPort()
+	}
+	for i := range p.snapshot.Nodes {
+		n := &p.snapshot.Nodes[i]
+		if n == p.self || len(n.Discovered) == 0 {
+			continue
+		}
+		if ep, ok := n.Discovered[g.Key]; ok && !p.inOverlay(ep.Addr()) {
+			return ep
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// inOverlay tells whether a is an address that the mesh itself carries, or a
+// Service's: the tunnel must never be sent through itself.
+func (p *planner) inOverlay(a netip.Addr) bool {
+	for _, n := range p.snapshot.WireGuardSubnets {
+		if n.Contains(a) {
+			return true
+		}
+	}
+	for _, n := range p.snapshot.ServicePrefixes {
+		if n.Contains(a) {
+			return true
+		}
+	}
+	for _, n := range p.facts.Adapter.ClusterPrefixes {
+		if n.Contains(a) {
+			return true
+		}
+	}
+	for i := range p.ground.claims {
+		if p.ground.claims[i].prefix.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *planner) keepalive(g *model.Node) time.Duration {
+	if p.self.Keepalive > 0 {
+		return p.self.Keepalive
+	}
+	// Both sides keep the flow alive, so that the public side, restarted with
+	// an empty device, speaks first to where the other was heard last.
+	if p.self.Endpoint.IsZero() || g.Endpoint.IsZero() {
+		return DefaultKeepalive
+	}
+	return 0
+}
+
+// checkSubnets warns of nodes that share a location's name and no network:
+// most often nobody has set a location.
+func (p *planner) checkSubnets() {
+	l := &p.locations[p.own]
+	mine := p.self.InternalIPs
+	for _, n := range l.Nodes {
+		if n == p.self || !n.Spoken || len(mine) == 0 || len(n.InternalIPs) == 0 || n.Endpoint.IsZero() || p.self.Endpoint.IsZero() {
+			continue
+		}
+		if !common(mine, n.InternalIPs) {
+			p.warn("NoCommonSubnet", "node/"+n.Name,
+				"nodes %s (%s) and %s (%s) are both in location %q and share no subnet; unless a router connects them, give them different locations (annotation kilo.squat.ai/location)",
+				p.self.Name, mine[0], n.Name, n.InternalIPs[0], l.Name)
+			return // one says it all
+		}
+	}
+}
+
+func common(a, b []netip.Prefix) bool {
+	for _, p := range a {
+		for _, q := range b {
+			// A length that is not known proves nothing.
+			if p.IsSingleIP() || q.IsSingleIP() || p.Overlaps(q) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,172 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kilo-overlay/kilo/core/adapter"
+	"github.com/kilo-overlay/kilo/core/state"
+)
+
+// tunnelRoutes lead a gateway's traffic, and what its members send through it,
+// into the tunnel.
+func (p *planner) tunnelRoutes() {
+	for i := range p.remote {
+		r := &p.remote[i]
+		if r.mute || p.api.exempt(r.prefix) {
+			continue
+		}
+		v4 := r.prefix.Addr().Is4()
+		source := p.self.InternalIP(v4)
+		if !source.IsValid() {
+			// The other side accepts no source of ours in this family.
+			continue
+		}
+		route := state.Route{
+			Table: state.TableOverlay, Dst: r.prefix, Type: state.Unicast,
+			Device: p.facts.Interface, Source: source, MTU: r.mtu,
+		}
+		if p.facts.Adapter.Unnumbered {
+			// Named by its next hop, a route is not taken for a device's own
+			// network and copied into main by the CNI.
+			if via := p.partyAddress(r, v4); via.IsValid() {
+				route.Via, route.OnLink = via, true
+			}
+		}
+		p.state.Routes = append(p.state.Routes, route)
+	}
+}
+
+// partyAddress is the WireGuard address of the party behind a prefix.
+func (p *planner) partyAddress(r *remote, v4 bool) netip.Addr {
+	if r.kind == peerKind {
+		return netip.Addr{}
+	}
+	if g := p.locations[r.party].Gateway; g != nil {
+		return g.WireGuardIP(v4)
+	}
+	return netip.Addr{}
+}
+
+// inject asks the adapter for what it adds, and admits it.
+func (p *planner) inject(a adapter.Adapter) {
+	if a == nil {
+		return
+	}
+	v := p.view()
+	additions, err := a.Inject(v, p.facts.Adapter)
+	if err != nil {
+		p.warn("Adapter", "node/"+p.self.Name, "%s: %v", a.Name(), err)
+	}
+	links, routes, refused := Admit(v, additions)
+	for _, why := range refused {
+		p.warn("AdapterRefused", "node/"+p.self.Name, "%s wanted what an adapter may not add: %v", a.Name(), why)
+	}
+	p.state.Links = append(p.state.Links, links...)
+	p.state.Routes = append(p.state.Routes, routes...)
+}
+
+func (p *planner) view() adapter.View {
+	v := adapter.View{Self: *p.self, Serving: p.serving, Gateway: p.gateway, Interface: p.facts.Interface}
+	for _, n := range p.locations[p.own].Nodes {
+		if n != p.self && n.Spoken {
+			v.Members = append(v.Members, *n)
+		}
+	}
+	for i := range p.remote {
+		r := &p.remote[i]
+		if r.mute || p.api.exempt(r.prefix) {
+			continue
+		}
+		v.Remote = append(v.Remote, adapter.Remote{Prefix: r.prefix, Location: p.partyName(&r.claim), MTU: r.mtu})
+	}
+	return v
+}
+
+func (p *planner) partyName(c *claim) string {
+	if c.kind == peerKind {
+		return "peer/" + p.snapshot.Peers[c.party].Name
+	}
+	return p.locations[c.party].Name
+}
+
+// standingRoutes stand whatever happens to links and agents: an unreachable
+// under everything that must not leave in clear, a throw over own ground that
+// a wider prefix of somebody else encloses, and one over each API server
+// address that is to be reached without the mesh.
+func (p *planner) standingRoutes() {
+	for i := range p.remote {
+		r := &p.remote[i]
+		if p.api.exempt(r.prefix) {
+			continue
+		}
+		p.state.Routes = append(p.state.Routes, state.Route{
+			Table: state.TableOverlay, Dst: r.prefix, Type: state.Unreachable, Metric: state.MetricLast,
+		})
+	}
+	for _, own := range p.shadowed {
+		p.throw(own)
+	}
+	for _, e := range p.api.addresses {
+		p.throw(single(e))
+	}
+}
+
+func (p *planner) throw(dst netip.Prefix) {
+	p.state.Routes = append(p.state.Routes, state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Throw})
+}
+
+// ownGround lists own prefixes that some remote prefix encloses.
+func (p *planner) ownGround() []netip.Prefix {
+	var wide []netip.Prefix
+	for i := range p.remote {
+		if r := &p.remote[i]; r.kind != clusterKind {
+			wide = append(wide, r.prefix)
+		}
+	}
+	if len(wide) == 0 {
+		return nil
+	}
+	var own []netip.Prefix
+	add := func(q netip.Prefix) {
+		if slices.ContainsFunc(wide, func(w netip.Prefix) bool { return covers(w, q) }) {
+			own = append(own, q)
+		}
+	}
+	for _, c := range p.ground.claims {
+		if c.kind != peerKind && int(c.party) == p.own {
+			add(c.prefix)
+		}
+	}
+	for _, c := range p.facts.Connected {
+		add(c.Masked())
+	}
+	slices.SortFunc(own, comparePrefix)
+	return slices.Compact(own)
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	if c := a.Addr().Compare(b.Addr()); c != 0 {
+		return c
+	}
+	return a.Bits() - b.Bits()
+}
+
+// rules send packets to our tables. They stand on every node, in both
+// families, whatever its role: without them the standing routes mean nothing.
+func (p *planner) rules() {
+	for _, v6 := range []bool{false, true} {
+		p.state.Rules = append(p.state.Rules,
+			// What comes in as WireGuard must find its way back outside the
+			// tunnel, or strict rp_filter drops it where the other end's only
+			// address rides the tunnel.
+			state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", SrcPort: p.facts.Port, Table: state.TableMain},
+			state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", DstPort: p.facts.Port, Table: state.TableMain},
+			state.Rule{Priority: state.PriorityOverlay, V6: v6, Invert: true, Mark: state.Mark, Table: state.TableOverlay},
+		)
+		if p.serving {
+			p.state.Rules = append(p.state.Rules,
+				state.Rule{Priority: state.PriorityReturn, V6: v6, IIF: p.facts.Interface, Table: state.TableReturn})
+		}
+	}
+}
