@@ -1,0 +1,138 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// agentDaemon is the agent's name among a machine's daemons.
+const agentDaemon = "kg"
+
+// agentPort is where the agent serves metrics, health and status.
+const agentPort = 1107
+
+// provideAgent puts the agent that this lab runs beside its other files.
+func (l *Lab) provideAgent(ctx context.Context, binary string) error {
+	if len(l.Agents()) == 0 && binary == "" {
+		return nil
+	}
+	if binary != "" {
+		return copyFile(binary, l.agentBinary())
+	}
+	// Built aside and moved: the agent in place may be running.
+	built := l.path("bin", "kg.build")
+	if err := l.goBuild(ctx, "./cmd/kg", built); err != nil {
+		return err
+	}
+	return os.Rename(built, l.agentBinary())
+}
+
+func (l *Lab) agentBinary() string { return l.path("bin", "kg") }
+
+// agentArgs is the command line of a machine's agent, the program left out.
+// Later flags win, so the spec's may correct ours.
+func (l *Lab) agentArgs(m *Machine) []string {
+	args := []string{
+		"--hostname=" + m.Name,
+		"--kubeconfig=" + l.Kubeconfig("agent"),
+		"--adapter=auto",
+		"--service-cidr=" + l.Spec.ServiceNetwork.String(),
+		// The lab's internet is a documentation range (RFC 5737), which no
+		// agent takes for public by itself.
+		"--public-cidrs=" + l.Spec.Internet.String(),
+		"--log-level=debug",
+	}
+	return slices.Concat(args, l.Spec.AgentFlags, m.spec.AgentFlags)
+}
+
+// StartAgent starts the agent; flags are for this run only.
+func (m *Machine) StartAgent(ctx context.Context, flags ...string) error {
+	if _, err := os.Stat(m.lab.agentBinary()); err != nil {
+		return fmt.Errorf("lab %s was brought up without an agent: %w", m.lab.Name, err)
+	}
+	var env []string
+	for k, v := range m.spec.AgentEnv {
+		env = append(env, k+"="+v)
+	}
+	return m.startDaemonEnv(ctx, agentDaemon, env, m.lab.agentBinary(), append(m.lab.agentArgs(m), flags...)...)
+}
+
+// StopAgent ends the agent by SIGTERM, as a DaemonSet's rollout does.
+func (m *Machine) StopAgent(ctx context.Context) error { return m.stopDaemon(ctx, agentDaemon) }
+
+// KillAgent ends the agent by SIGKILL, as a crash does.
+func (m *Machine) KillAgent(ctx context.Context) error { return m.killDaemon(ctx, agentDaemon) }
+
+// RestartAgent stops the agent and starts it again.
+func (m *Machine) RestartAgent(ctx context.Context, flags ...string) error {
+	if err := m.StopAgent(ctx); err != nil {
+		return err
+	}
+	return m.StartAgent(ctx, flags...)
+}
+
+// UninstallAgent stops the agent and runs `kg uninstall` on its machine.
+func (m *Machine) UninstallAgent(ctx context.Context) error {
+	if err := m.StopAgent(ctx); err != nil {
+		return err
+	}
+	_, err := m.Exec(ctx, m.lab.agentBinary(), "uninstall", "--hostname="+m.Name, "--kubeconfig="+m.lab.Kubeconfig("agent"))
+	return err
+}
+
+// UpgradeAgents replaces the agent's binary ("": built anew from the source
+// tree) and restarts all agents, one after the other.
+func (l *Lab) UpgradeAgents(ctx context.Context, binary string) error {
+	if err := l.provideAgent(ctx, binary); err != nil {
+		return err
+	}
+	for _, n := range l.Agents() {
+		if !n.Alive() {
+			continue
+		}
+		if err := n.RestartAgent(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AgentGet fetches a path (/metrics, /status, /readyz …) from the machine's
+// agent, at the address where it serves others.
+func (m *Machine) AgentGet(ctx context.Context, path string) (string, error) {
+	return m.Get(ctx, fmt.Sprintf("http://%s:%d%s", m.Addr, agentPort, path))
+}
+
+// WaitForMesh waits until every agent says that it is ready and every pod
+// reaches every other. The error names what is missing.
+func (l *Lab) WaitForMesh(ctx context.Context, limit time.Duration) (Matrix, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var unready []string
+	if poll(ctx, 250*time.Millisecond, func() bool {
+		unready = nil
+		for _, n := range l.Agents() {
+			if n.Daemon(agentDaemon) == 0 {
+				unready = append(unready, n.Name+": the agent does not run; its log ends:\n"+logTail(n.LogFile(agentDaemon), 5))
+			} else if _, err := n.AgentGet(ctx, "/readyz"); err != nil {
+				unready = append(unready, err.Error())
+			}
+		}
+		return len(unready) == 0
+	}) != nil {
+		return Matrix{}, fmt.Errorf("agents not ready after %s:\n%s", limit, strings.Join(unready, "\n"))
+	}
+	for {
+		m, err := l.Matrix(ctx)
+		if err == nil && m.OK() {
+			return m, nil
+		}
+		if ctx.Err() != nil {
+			return m, fmt.Errorf("the mesh is not whole after %s: %s", limit, m.Summary())
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// RESTConfig reaches the API server from this process: connections are made on
+// the control plane's host.
+func (l *Lab) RESTConfig(user string) (*rest.Config, error) {
+	return l.restConfigAt(&l.Machine(l.Spec.controlPlane().Name).Place, user)
+}
+
+// restConfigAt reaches the API server from a place.
+func (l *Lab) restConfigAt(p *Place, user string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", l.Kubeconfig(user))
+	if err != nil {
+		return nil, err
+	}
+	config.Dial = p.Dial
+	config.QPS, config.Burst = 200, 200
+	config.UserAgent = "kilolab"
+	return config, nil
+}
+
+// Client is a clientset as the user with that kubeconfig: admin, agent …
+func (l *Lab) Client(user string) (*kubernetes.Clientset, error) {
+	config, err := l.RESTConfig(user)
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// register creates the Node objects one after the other, so that pod prefixes
+// come in the order of the spec: the first node has the first one.
+func (l *Lab) register(ctx context.Context) error {
+	for _, n := range l.Nodes() {
+		if err := n.Register(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Register creates the machine's Node object with a ready status, as a kubelet
+// does when it starts, and waits for its pod prefix.
+func (m *Machine) Register(ctx context.Context) error {
+	client, err := m.lab.Client("kubelet")
+	if err != nil {
+		return err
+	}
+	nodes := client.CoreV1().Nodes()
+	if _, err := nodes.Create(ctx, m.nodeObject(), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("node %s: create its object: %w", m.Name, err)
+	}
+	if err := patchNodeStatus(ctx, client, m, time.Now()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var last error
+	if poll(ctx, 20*time.Millisecond, func() bool {
+		node, err := nodes.Get(ctx, m.Name, metav1.GetOptions{})
+		last = err
+		return err == nil && node.Spec.PodCIDR != ""
+	}) != nil {
+		return fmt.Errorf("node %s: no pod prefix from the node-ipam controller in 30 s (%v)", m.Name, last)
+	}
+	return nil
+}
+
+func (m *Machine) nodeObject() *corev1.Node {
+	labels := map[string]string{
+		corev1.LabelHostname:   m.Name,
+		corev1.LabelOSStable:   "linux",
+		corev1.LabelArchStable: "amd64",
+	}
+	if m.Location != "" {
+		labels[corev1.LabelTopologyRegion] = m.Location
+	}
+	if m.spec.ControlPlane {
+		labels["node-role.kubernetes.io/control-plane"] = ""
+	}
+	maps.Copy(labels, m.spec.Labels)
+	// A kubelet always leaves this one, and Flannel writes into the map that
+	// it takes for granted.
+	annotations := map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+	maps.Copy(annotations, m.spec.Annotations)
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Labels: labels, Annotations: annotations}}
+}
+
+// createPodObject creates a Pod bound to its node; its status is the
+// kubelet's, so ours, to set.
+func (l *Lab) createPodObject(ctx context.Context, node, name string) error {
+	client, err := l.Client("kubelet")
+	if err != nil {
+		return err
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "echo", Image: "kilolab", Ports: []corev1.ContainerPort{{ContainerPort: EchoPort}}}},
+		},
+	}
+	_, err = client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil // after a power-off
+	}
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kilo-overlay/kilo/testbed/tools"
+)
+
+// EchoPort is where every pod answers HTTP: /source with the caller's address,
+// /name with the pod's name.
+const EchoPort = 8080
+
+// Echo is the process of a pod: it serves EchoPort until it is killed.
+func Echo(name string) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/source", func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		fmt.Fprintln(w, host)
+	})
+	mux.HandleFunc("/name", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, name) })
+	return http.ListenAndServe(fmt.Sprintf(":%d", EchoPort), mux)
+}
+
+// writeCNIConfig writes what Flannel's own CNI plugin would delegate to, from
+// the subnet that flanneld announces.
+func (l *Lab) writeCNIConfig(ctx context.Context, m *Machine) error {
+	text, err := m.readFile(flannelSubnetFile)
+	if err != nil {
+		return err
+	}
+	env := map[string]string{}
+	for _, line := range strings.Fields(text) {
+		k, v, _ := strings.Cut(line, "=")
+		env[k] = v
+	}
+	gateway, err := netip.ParsePrefix(env["FLANNEL_SUBNET"]) // 10.244.1.1/24
+	if err != nil {
+		return fmt.Errorf("node %s: %s: %w", m.Name, flannelSubnetFile, err)
+	}
+	return m.writeFile("/etc/cni/net.d/10-flannel.conflist", fmt.Sprintf(`{
+  "cniVersion": "1.0.0",
+  "name": "cbr0",
+  "plugins": [
+    {
+      "type": "bridge",
+      "bridge": "cni0",
+      "mtu": %s,
+      "ipMasq": false,
+      "isGateway": true,
+      "isDefaultGateway": true,
+      "hairpinMode": true,
+      "ipam": {
+        "type": "host-local",
+        "ranges": [[{"subnet": "%s"}]],
+        "routes": [{"dst": "%s"}]
+      }
+    },
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`, env["FLANNEL_MTU"], gateway.Masked(), l.Spec.PodNetwork))
+}
+
+// startPod makes a Pod object and what stands behind it: a namespace with a
+// process, attached by the CNI plugins.
+func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
+	p := l.podPlace(m, name)
+	if err := l.createPodObject(ctx, m.Name, name); err != nil {
+		return err
+	}
+	pid, err := process{
+		group:   p.group.sub(holder),
+		argv:    []string{l.path("bin", "kilolab"), "echo", name},
+		log:     l.logFile(m.Name, name),
+		unshare: unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWNS,
+	}.start(ctx)
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", name, err)
+	}
+	if _, err := l.runAt(ctx, filepath.Join(m.Name, name), pid, `
+		mount --make-rprivate /
+		mount -t sysfs sysfs /sys
+		hostname "$1"
+	`, name); err != nil {
+		return fmt.Errorf("pod %s: %w", name, err)
+	}
+	// The namespace has a name on its node and nowhere else.
+	ns := "/run/netns/" + name
+	out, err := m.Exec(ctx, "/bin/sh", "-euc", `
+		touch "$1"
+		mount --bind "$2" "$1"
+		export CNI_PATH=$3 NETCONFPATH=/etc/cni/net.d
+		export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$4"
+		exec "$5" add cbr0 "$1"
+	`, "sh", ns, netnsPath(pid), l.tools.CNIDir(), name, l.tools[tools.CNITool])
+	if err != nil {
+		return fmt.Errorf("pod %s: attach it: %w", name, err)
+	}
+	var result struct {
+		IPs []struct {
+			Address netip.Prefix `json:"address"`
+		} `json:"ips"`
+	}
+	if err := json.Unmarshal([]byte(out), &result); err != nil || len(result.IPs) == 0 {
+		return fmt.Errorf("pod %s: cnitool printed no address: %v: %s", name, err, out)
+	}
+	p.Addr = result.IPs[0].Address.Addr()
+
+	client, err := l.Client("kubelet")
+	if err != nil {
+		return err
+	}
+	object, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if err := patchPodStatus(ctx, client, object, m, p.Addr.String()); err != nil {
+		return err
+	}
+	l.remember(p)
+	return nil
+}
+
+func (l *Lab) podPlace(m *Machine, name string) *Pod {
+	return &Pod{Place: Place{Name: name, Location: m.Location, lab: l, group: m.group.sub(name)}, Node: m.Name}
+}
+
+// remember puts a pod among the lab's, in the order of the nodes.
+func (l *Lab) remember(p *Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ordered []*Pod
+	old := append([]*Pod{p}, l.pods...)
+	seen := map[string]bool{}
+	l.Spec.nodes(func(_ *Location, n *Node) {
+		for _, o := range old {
+			if o.Node == n.Name && !seen[o.Name] {
+				seen[o.Name] = true
+				ordered = append(ordered, o)
+			}
+		}
+	})
+	l.pods = ordered
+}
+
+func (l *Lab) restorePod(r podRecord) error {
+	addr, err := netip.ParseAddr(r.Addr)
+	if err != nil {
+		return fmt.Errorf("%s: pod %s: %w", l.path("lab.json"), r.Name, err)
+	}
+	p := l.podPlace(l.Machine(r.Node), r.Name)
+	p.Addr = addr
+	l.pods = append(l.pods, p)
+	return nil
+}

@@ -1,0 +1,180 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// The internet, and the name of its segment there.
+const (
+	internet        = "internet"
+	internetSegment = "segment"
+)
+
+// routerName is the place of a location's router.
+func routerName(loc *Location) string { return "router-" + loc.Name }
+
+// lanSegment is the name of a LAN's bridge in its router.
+func lanSegment(i int) string { return fmt.Sprintf("lan%d", i) }
+
+// wireInternet makes the internet: one segment that joins all routers and
+// public legs. It forwards nothing, so private addresses lead nowhere, unless
+// it is routed; then every leg is a link of its own and it routes between them.
+func (l *Lab) wireInternet(ctx context.Context) error {
+	if _, err := l.holdNetwork(ctx, internet); err != nil {
+		return err
+	}
+	addr := l.Spec.internetAddr()
+	if !l.Spec.RoutedInternet {
+		return l.ip(ctx, internet,
+			"link add "+internetSegment+" type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+			fmt.Sprintf("link set %s mtu %d up", internetSegment, l.Spec.MTU),
+			fmt.Sprintf("addr add %s/%d dev %s", addr, l.Spec.Internet.Bits(), internetSegment),
+		)
+	}
+	pid, err := l.holderOf(internet)
+	if err != nil {
+		return err
+	}
+	if _, err := l.runAt(ctx, internet, pid, "echo 1 >/proc/sys/net/ipv4/ip_forward"); err != nil {
+		return err
+	}
+	return l.ip(ctx, internet, fmt.Sprintf("addr add %s/32 dev lo", addr))
+}
+
+// wireRouter makes a location's router: a bridge for each LAN, an uplink, and
+// address translation on it. Like the box in every office it lets nothing in
+// that nobody inside asked for.
+func (l *Lab) wireRouter(ctx context.Context, loc *Location) error {
+	if len(loc.Subnets) == 0 {
+		return nil
+	}
+	name := routerName(loc)
+	pid, err := l.holdNetwork(ctx, name)
+	if err != nil {
+		return err
+	}
+	if _, err := l.runAt(ctx, name, pid, "echo 1 >/proc/sys/net/ipv4/ip_forward"); err != nil {
+		return err
+	}
+	var lines []string
+	for i, subnet := range loc.Subnets {
+		lines = append(lines,
+			"link add "+lanSegment(i)+" type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+			fmt.Sprintf("link set %s mtu %d up", lanSegment(i), l.Spec.MTU),
+			fmt.Sprintf("addr add %s/%d dev %s", lastHost(subnet), subnet.Bits(), lanSegment(i)),
+		)
+	}
+	if err := l.ip(ctx, name, lines...); err != nil {
+		return err
+	}
+	if err := l.wirePublic(ctx, name, "wan", leg{addr: loc.Router, mtu: l.Spec.MTU}); err != nil {
+		return err
+	}
+	// persistent: one client keeps one outside address and, while it is free,
+	// its source port, so what a STUN-like observer sees is what others can
+	// use.
+	return l.nft(ctx, name, `
+		table ip router {
+			chain forward {
+				type filter hook forward priority filter;
+				iifname "wan" ct state new drop
+			}
+			chain translate {
+				type nat hook postrouting priority srcnat;
+				oifname "wan" masquerade persistent
+			}
+		}
+	`)
+}
+
+// wireNode gives a machine its interfaces.
+func (l *Lab) wireNode(ctx context.Context, loc *Location, n *Node) error {
+	if n.LAN.IsValid() {
+		router := routerName(loc)
+		pid, err := l.holderOf(router)
+		if err != nil {
+			return err
+		}
+		subnet := loc.Subnets[n.Subnet]
+		lines := []string{
+			fmt.Sprintf("link add name %s mtu %d type veth peer name %s mtu %d netns %d", n.lanInterface(), n.MTU, n.Name, n.MTU, pid),
+			fmt.Sprintf("addr add %s/%d dev %s", n.LAN, subnet.Bits(), n.lanInterface()),
+			fmt.Sprintf("link set %s up", n.lanInterface()),
+		}
+		for i, other := range loc.Subnets {
+			if i != n.Subnet {
+				lines = append(lines, fmt.Sprintf("route add %s via %s dev %s", other, lastHost(subnet), n.lanInterface()))
+			}
+		}
+		if !n.Public {
+			lines = append(lines, fmt.Sprintf("route add default via %s dev %s", lastHost(subnet), n.lanInterface()))
+		}
+		if err := l.ip(ctx, n.Name, lines...); err != nil {
+			return err
+		}
+		if err := l.ip(ctx, router, fmt.Sprintf("link set %s master %s up", n.Name, lanSegment(n.Subnet))); err != nil {
+			return err
+		}
+	}
+	if n.Public {
+		return l.wirePublic(ctx, n.Name, n.publicInterface(), leg{addr: n.PublicIP, mtu: n.MTU})
+	}
+	return nil
+}
+
+// wirePublic connects a place to the internet; its port there has its name.
+func (l *Lab) wirePublic(ctx context.Context, place, device string, leg leg) error {
+	pid, err := l.holderOf(internet)
+	if err != nil {
+		return err
+	}
+	gateway := l.Spec.internetAddr()
+	lines := []string{fmt.Sprintf("link add name %s mtu %d type veth peer name %s mtu %d netns %d", device, leg.mtu, place, leg.mtu, pid)}
+	uplink := []string{fmt.Sprintf("link set %s master %s up", place, internetSegment)}
+	if l.Spec.RoutedInternet {
+		lines = append(lines,
+			fmt.Sprintf("addr add %s/32 dev %s", leg.addr, device),
+			fmt.Sprintf("link set %s up", device),
+			fmt.Sprintf("route add %s dev %s scope link", gateway, device),
+		)
+		uplink = []string{
+			fmt.Sprintf("link set %s up", place),
+			fmt.Sprintf("route add %s dev %s src %s", leg.addr, place, gateway),
+		}
+	} else {
+		lines = append(lines,
+			fmt.Sprintf("addr add %s/%d dev %s", leg.addr, l.Spec.Internet.Bits(), device),
+			fmt.Sprintf("link set %s up", device),
+		)
+	}
+	lines = append(lines, fmt.Sprintf("route add default via %s dev %s", gateway, device))
+	// The far port first: a route out of a link without carrier is refused
+	// by some kernels.
+	if err := l.ip(ctx, place, lines[0]); err != nil {
+		return err
+	}
+	if err := l.ip(ctx, internet, uplink...); err != nil {
+		return err
+	}
+	return l.ip(ctx, place, lines[1:]...)
+}
+
+// unplug takes a machine's links away, at both ends at once.
+func (l *Lab) unplug(ctx context.Context, loc *Location, n *Node) error {
+	if n.Public {
+		if err := l.ip(ctx, internet, "link delete "+n.Name); err != nil {
+			return err
+		}
+	}
+	if n.LAN.IsValid() {
+		return l.ip(ctx, routerName(loc), "link delete "+n.Name)
+	}
+	return nil
+}
+
+type leg struct {
+	addr netip.Addr
+	mtu  int
+}
