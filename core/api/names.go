@@ -1,0 +1,61 @@
+package api
+
+// The Peer resource.
+const (
+	Group    = "kilo.squat.ai"
+	Version  = "v1alpha1"
+	Kind     = "Peer"
+	Resource = "peers"
+)
+
+// Inputs: annotations of a Node that people write. Agents only read them.
+const (
+	// Location names the group of nodes that reach each other privately. As a
+	// label it is an input too, where somebody other than the agent set it.
+	Location = "kilo.squat.ai/location"
+	// ForceEndpoint is the host:port at which other locations reach the node.
+	ForceEndpoint = "kilo.squat.ai/force-endpoint"
+	// ForceInternalIP is the node's private address with its prefix length, at
+	// most one per family, comma separated; "" or "-": the node has none.
+	ForceInternalIP = "kilo.squat.ai/force-internal-ip"
+	// Leader, with any value, asks for the node to be its location's gateway.
+	Leader = "kilo.squat.ai/leader"
+	// PersistentKeepalive is in whole seconds, 0 to 65535.
+	PersistentKeepalive = "kilo.squat.ai/persistent-keepalive"
+	// AllowedLocationIPs are further prefixes that are reached through the
+	// node's location, comma separated.
+	AllowedLocationIPs = "kilo.squat.ai/allowed-location-ips"
+)
+
+// Outputs: annotations that an agent writes on its own Node and nowhere else.
+const (
+	Key                 = "kilo.squat.ai/key"                  // base64
+	Endpoint            = "kilo.squat.ai/endpoint"             // host:port
+	InternalIP          = "kilo.squat.ai/internal-ip"          // addr/len, comma separated
+	WireGuardIP         = "kilo.squat.ai/wireguard-ip"         // addr/32 or addr/128, comma separated
+	Granularity         = "kilo.squat.ai/granularity"          // "location", "full", "cross"
+	DiscoveredEndpoints = "kilo.squat.ai/discovered-endpoints" // {"KEY":{"IP":"…","Port":N,"Zone":""}}
+	MeshLocation        = "kilo.squat.ai/mesh-location"        // there, with any value: an agent has spoken
+	PodPrefixes         = "kilo.squat.ai/pod-prefixes"         // comma separated
+	Epoch               = "kilo.squat.ai/epoch"                // decimal
+	Asked               = "kilo.squat.ai/asked"
+	TunnelMTU           = "kilo.squat.ai/tunnel-mtu" // bytes
+	Tunnel              = "kilo.squat.ai/tunnel"     // "kernel", "userspace"; a label too
+	NodesOnly           = "kilo.squat.ai/nodes-only" // "true"
+	// MirroredLocation is the value that the agent gave the label Location.
+	// The label is the agent's exactly while the two are equal.
+	MirroredLocation = "kilo.squat.ai/mirrored-location"
+)
+
+// MeshCondition is the type of the Node condition that tells an agent's
+// transitions.
+const MeshCondition = "KiloMesh"
+
+// Outputs returns the names of all annotations that an agent writes.
+func Outputs() []string {
+	return []string{
+		Key, Endpoint, InternalIP, WireGuardIP, Granularity, DiscoveredEndpoints,
+		MeshLocation, MirroredLocation, PodPrefixes, Epoch, Asked, TunnelMTU,
+		Tunnel, NodesOnly,
+	}
+}
