@@ -99,6 +99,7 @@ type (
 		Mark uint32
 	}
 	// L4Proto matches the transport protocol: "tcp", "udp", "icmp", "ipv6-icmp".
+	// ResetTCP needs it before; Port and TCPSyn bring their own.
 	L4Proto struct{ Proto string }
 	// Port matches a TCP or UDP port and implies the protocol.
 	Port struct {
@@ -108,7 +109,8 @@ type (
 	}
 	// TCPSyn matches segments with SYN and without RST.
 	TCPSyn struct{}
-	// CtState matches conntrack's state: "new", "established", "related", "invalid".
+	// CtState matches any of conntrack's states: "invalid", "established",
+	// "related", "new", "untracked".
 	CtState struct{ States []string }
 	// CtStatus matches a conntrack status bit: "snat" or "dnat".
 	CtStatus struct {
@@ -120,6 +122,11 @@ type (
 	// SourceLocal matches packets whose source is an address of this node.
 	SourceLocal struct{ Not bool }
 )
+
+// Unknown stands, as a Match or an Action, for what an observer found in our
+// table and has no word for: somebody else wrote it. It is never wanted, so a
+// table with one in it is replaced.
+type Unknown struct{ Text string }
 
 type (
 	// Accept ends this chain.
@@ -155,6 +162,7 @@ func (CtState) match()      {}
 func (CtStatus) match()     {}
 func (CtOriginal) match()   {}
 func (SourceLocal) match()  {}
+func (Unknown) match()      {}
 
 func (Accept) action()     {}
 func (Drop) action()       {}
@@ -164,6 +172,7 @@ func (SourceNAT) action()  {}
 func (KeepSource) action() {}
 func (Masquerade) action() {}
 func (ClampMSS) action()   {}
+func (Unknown) action()    {}
 
 func not(b bool) string {
 	if b {
@@ -206,8 +215,10 @@ func (m Port) String() string {
 	}
 	return fmt.Sprintf("%s %s %d", m.Proto, f, m.Port)
 }
-func (TCPSyn) String() string    { return "tcp flags syn / syn,rst" }
-func (m CtState) String() string { return "ct state " + strings.Join(m.States, ",") }
+func (TCPSyn) String() string { return "tcp flags syn / syn,rst" }
+
+// String lists the states in nft's order, whatever m's.
+func (m CtState) String() string { return "ct state " + strings.Join(orderCtStates(m.States), ",") }
 func (m CtStatus) String() string {
 	if m.Not {
 		return "ct status ! " + m.Flag
@@ -218,6 +229,7 @@ func (CtOriginal) String() string { return "ct direction original" }
 func (m SourceLocal) String() string {
 	return "fib saddr type " + not(m.Not) + "local"
 }
+func (u Unknown) String() string { return u.Text }
 
 func (Accept) String() string   { return "accept" }
 func (Drop) String() string     { return "drop" }

@@ -36,10 +36,12 @@ const (
 	FilterTable = "kilo"
 	// VXLANLink is the name of the encapsulation link that some adapters need.
 	VXLANLink = "kilo-vxlan"
+	// LinkAlias is the ifalias of links of ours: a name alone proves nothing.
+	LinkAlias = "kilo"
 )
 
 // State is what is wanted or was found. Slices are in no particular order
-// until Normalize.
+// until Normalize; nobody changes one after it was handed on.
 type State struct {
 	Links  []Link
 	Routes []Route
@@ -66,8 +68,13 @@ type Link struct {
 	Kind      LinkKind
 	MTU       int // bytes
 	Addresses []netip.Prefix
-	Tunnel    *Tunnel      // for WireGuard
-	VXLAN     *VXLANConfig // for VXLAN
+	// Tunnel is for WireGuard. Nil in an observed WireGuard link, it means
+	// that the device's configuration could not be read.
+	Tunnel *Tunnel
+	VXLAN  *VXLANConfig // for VXLAN
+	// Down is set by Observe only: somebody took the link down. Wanted links
+	// are up.
+	Down bool
 }
 
 // Tunnel configures a WireGuard link.
@@ -89,7 +96,7 @@ type Peer struct {
 	PresharedKey model.PresharedKey
 	Endpoint     netip.AddrPort
 	AllowedIPs   []netip.Prefix
-	Keepalive    time.Duration // 0: off
+	Keepalive    time.Duration // 0: off; WireGuard counts whole seconds
 	// Alive is set by Observe only: the last handshake is younger than 180
 	// seconds (WireGuard's REJECT_AFTER_TIME). A live peer's endpoint is left
 	// as it is; a wanted endpoint is where to knock when nobody answers.
@@ -136,7 +143,7 @@ type Route struct {
 	OnLink bool       // Via is reachable on Device whatever the addresses say
 	Source netip.Addr // preferred source; invalid: the kernel's choice
 	MTU    int        // bytes; 0: the device's
-	Metric uint32
+	Metric uint32     // 0 is 1024 for IPv6, as the kernel has it
 }
 
 // Rule is a policy routing rule of protocol Protocol. All its fields identify it.
