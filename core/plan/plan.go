@@ -114,6 +114,8 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 	p.findRemote()
 	p.findExceptions()
 
+	// A way and what stands under it for every prefix, the way back for members.
+	p.state.Routes = make([]state.Route, 0, 2*len(p.remote)+len(l.Nodes)+len(p.shadowed)+len(p.api.addresses))
 	p.link()
 	if p.ready() {
 		p.report.Role = Member
