@@ -15,11 +15,10 @@ import (
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
-// MainRoutes lists the unicast routes of the table main in the network
-// namespace of the calling thread, both families, sorted by prefix; of several
-// to one prefix, the one that the kernel prefers comes first. Routes over
-// several next hops at once are left out. It changes nothing.
-func MainRoutes(ctx context.Context) ([]adapter.NextHop, error) {
+// MainRoutes lists the unicast routes of the table main, both families, sorted
+// by prefix; of several to one prefix, the one that the kernel prefers comes
+// first. Routes over several next hops at once are left out. It changes nothing.
+func (k *Kernel) MainRoutes(context.Context) ([]adapter.NextHop, error) {
 	type metered struct {
 		adapter.NextHop
 		metric int
@@ -27,7 +26,7 @@ func MainRoutes(ctx context.Context) ([]adapter.NextHop, error) {
 	var found []metered
 	devices := map[int]netlink.Link{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := dumpMain(ctx, family)
+		routes, err := k.dumpMain(family)
 		if err != nil {
 			return nil, err
 		}
@@ -38,11 +37,11 @@ func MainRoutes(ctx context.Context) ([]adapter.NextHop, error) {
 			link, seen := devices[r.LinkIndex]
 			if !seen {
 				link, err = netlink.LinkByIndex(r.LinkIndex)
-				if errors.As(err, &netlink.LinkNotFoundError{}) || errors.Is(err, unix.ENODEV) {
+				if isNotFound(err) || errors.Is(err, unix.ENODEV) {
 					link, err = nil, nil // gone since, and its routes with it
 				}
 				if err != nil {
-					return nil, fmt.Errorf("looking up interface %d: %w", r.LinkIndex, err)
+					return nil, fmt.Errorf("look up interface %d: %w", r.LinkIndex, err)
 				}
 				devices[r.LinkIndex] = link
 			}
@@ -62,23 +61,19 @@ func MainRoutes(ctx context.Context) ([]adapter.NextHop, error) {
 	return hops, nil
 }
 
-// dumpTries is how often a dump is made that routes kept changing under.
-const dumpTries = 10
-
-// dumpMain lists main's unicast routes of one family. A dump during which
-// routes changed is not to be trusted and is made again.
-func dumpMain(ctx context.Context, family int) ([]netlink.Route, error) {
-	filter := &netlink.Route{Table: state.TableMain}
-	for try := 1; ; try++ {
-		routes, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
-		if errors.Is(err, netlink.ErrDumpInterrupted) && try < dumpTries && ctx.Err() == nil {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("listing the routes of main: %w", err)
-		}
-		return slices.DeleteFunc(routes, func(r netlink.Route) bool { return r.Type != unix.RTN_UNICAST }), nil
+// dumpMain lists main's unicast routes of one family; none where this kernel
+// runs without IPv6.
+func (k *Kernel) dumpMain(family int) ([]netlink.Route, error) {
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return k.routes.RouteListFiltered(family, &netlink.Route{Table: state.TableMain}, netlink.RT_FILTER_TABLE)
+	})
+	if family == netlink.FAMILY_V6 && noIPv6(err) {
+		return nil, nil
 	}
+	if err != nil {
+		return nil, fmt.Errorf("list the routes of main: %w", err)
+	}
+	return slices.DeleteFunc(routes, func(r netlink.Route) bool { return r.Type != unix.RTN_UNICAST }), nil
 }
 
 func nextHop(r netlink.Route, family int, device *netlink.LinkAttrs) adapter.NextHop {
