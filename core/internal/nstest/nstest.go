@@ -1,0 +1,176 @@
+// Package nstest runs tests against the real kernel, each in a network and a
+// mount namespace of its own, so that they see an empty machine and leave
+// nothing behind.
+//
+// Goroutines wander between threads and a namespace belongs to a thread, so a
+// test is not moved into one: Run starts the test binary again, inside fresh
+// namespaces, for that test alone. More nodes are more processes; see Start.
+//
+// The tests need root. Without it they fail, unless KILO_TEST_SKIP_ROOT gives
+// the reason why they are to be skipped.
+package nstest
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	skipEnv   = "KILO_TEST_SKIP_ROOT"
+	insideEnv = "KILO_TEST_INSIDE"
+	helperEnv = "KILO_TEST_HELPER"
+)
+
+// Main is what TestMain of a package that uses Run calls. Helpers are further
+// programs inside the test binary, for Start; what they return is their exit
+// code.
+func Main(m *testing.M, helpers map[string]func(args []string) int) {
+	if os.Getenv(insideEnv) == "new" {
+		if err := settle(); err != nil {
+			fmt.Fprintln(os.Stderr, "nstest:", err)
+			os.Exit(2)
+		}
+	}
+	if name := os.Getenv(helperEnv); name != "" {
+		os.Exit(helpers[name](os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// settle makes fresh namespaces fit to live in: a /run of our own (sockets are
+// per file system, not per network namespace), loopback up.
+func settle() error {
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount a private /run: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// Run runs body in namespaces of its own. Tools are programs that it needs.
+func Run(t *testing.T, body func(t *testing.T), tools ...string) {
+	t.Helper()
+	if os.Getenv(insideEnv) != "" {
+		body(t)
+		return
+	}
+	if reason := os.Getenv(skipEnv); reason != "" {
+		t.Skip(reason)
+	}
+	if os.Geteuid() != 0 {
+		t.Fatalf("needs root for network namespaces; set %s=REASON to skip", skipEnv)
+	}
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Fatalf("needs the program %s: %v", tool, err)
+		}
+	}
+	// #nosec G204: the test binary itself.
+	cmd := exec.Command(os.Args[0], "-test.run", pattern(t.Name()), "-test.v", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), insideEnv+"=new")
+	cmd.SysProcAttr = freshNamespaces()
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err != nil:
+		t.Fatalf("%v\n%s", err, out)
+	case !bytes.Contains(out, []byte("--- PASS: "+t.Name())):
+		t.Fatalf("did not run:\n%s", out)
+	case testing.Verbose():
+		t.Logf("%s", out)
+	}
+}
+
+func pattern(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+func freshNamespaces() *syscall.SysProcAttr {
+	// Unshared mounts are made private by the runtime.
+	return &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+}
+
+// Process is a helper that runs beside the test.
+type Process struct {
+	Pid int
+	Out *bufio.Scanner // lines of its standard output
+	In  io.WriteCloser // its standard input
+	cmd *exec.Cmd
+}
+
+// Line returns the next line of output; the test fails where there is none.
+func (p *Process) Line(t *testing.T) string {
+	t.Helper()
+	if !p.Out.Scan() {
+		t.Fatalf("helper (pid %d) ended without saying what was waited for: %v", p.Pid, p.Out.Err())
+	}
+	return p.Out.Text()
+}
+
+// Kill ends it at once, as a crash would.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	_, _ = p.cmd.Process.Wait()
+}
+
+// Start starts a helper given to Main in namespaces of its own: another node.
+func Start(t *testing.T, helper string, args ...string) *Process {
+	t.Helper()
+	return start(t, helper, "new", freshNamespaces(), args)
+}
+
+// StartHere starts a helper in the namespaces of the test: another process of
+// this node.
+func StartHere(t *testing.T, helper string, args ...string) *Process {
+	t.Helper()
+	return start(t, helper, "here", &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}, args)
+}
+
+func start(t *testing.T, helper, inside string, attr *syscall.SysProcAttr, args []string) *Process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), insideEnv+"="+inside, helperEnv+"="+helper)
+	cmd.SysProcAttr = attr
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{Pid: cmd.Process.Pid, Out: bufio.NewScanner(out), In: in, cmd: cmd}
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// Sh runs a shell command and returns its output; the test fails where it does.
+func Sh(t *testing.T, command string) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-ec", command).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
+}
