@@ -4,18 +4,20 @@
 set -euo pipefail
 
 packages=(
-	conntrack     # flows, for scenarios about NAT
-	graphviz      # draws what kgctl graph prints
-	iperf3        # throughput
-	ipset         # kube-proxy
-	iproute2      # ip, for people and for scenarios that look as an operator does
-	iptables      # Flannel and kube-proxy call it
-	iputils-ping  # the matrix
+	ca-certificates # Go fetches modules
+	conntrack       # flows, for scenarios about NAT
+	graphviz        # draws what kgctl graph prints
+	iperf3          # throughput
+	ipset           # kube-proxy
+	iproute2        # ip, for people and for scenarios that look as an operator does
+	iptables        # Flannel and kube-proxy call it
+	iputils-ping    # the matrix
 	jq
-	kmod          # modules, where the kernel has any
-	nftables      # nft, the reference for our table's text
-	procps        # sysctl
-	tcpdump       # captures
+	kmod            # modules, where the kernel has any
+	make
+	nftables        # nft, the reference for our table's text
+	procps          # sysctl
+	tcpdump         # captures
 	wireguard-tools
 )
 
@@ -24,7 +26,7 @@ installed() {
 }
 
 if ! command -v apt-get >/dev/null; then
-	needed=(conntrack dot iperf3 ip ipset iptables jq nft ping sysctl tcpdump wg)
+	needed=(conntrack dot iperf3 ip ipset iptables jq make nft ping sysctl tcpdump wg)
 	missing=()
 	for command in "${needed[@]}"; do
 		command -v "$command" >/dev/null || missing+=("$command")

@@ -1,19 +1,16 @@
-// Command ensure builds the lab's tools, if the cache lacks them, and prints
-// where they are.
+// Command ensure builds the lab's tools, as far as the cache lacks them.
 //
 //	go run ./testbed/tools/ensure              all sets that the lab always needs
 //	go run ./testbed/tools/ensure flannel cni  only these
-//	go run ./testbed/tools/ensure -q lint      print nothing but the paths
+//	go run ./testbed/tools/ensure -paths lint  and print "name path" a line
 //
-// Paths go to standard output, one "name path" a line; progress goes to
-// standard error.
+// Progress goes to standard error.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/signal"
@@ -24,20 +21,19 @@ import (
 )
 
 func main() {
-	quiet := flag.Bool("q", false, "do not show progress")
+	printPaths := flag.Bool("paths", false, "print the binaries' names and paths")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	progress := io.Writer(os.Stderr)
-	if *quiet {
-		progress = io.Discard
-	}
-	paths, err := tools.Ensure(ctx, progress, flag.Args()...)
+	paths, err := tools.Ensure(ctx, os.Stderr, flag.Args()...)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "ensure: %v\n", err)
 		os.Exit(1)
+	}
+	if !*printPaths {
+		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
 		fmt.Println(name, paths[name])

@@ -1,0 +1,65 @@
+# The product is plain Go: `go build ./cmd/kg` works as well. What this file
+# adds is the lab's set-up, so that one command is enough on a fresh machine.
+
+SHELL := /bin/bash
+GO    ?= go
+# The CNI that the demo's nodes run; empty is kilolab's default.
+CNI   ?=
+
+# One step after the other, even under make -j: they share two cores and a cache.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## these lines
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: setup tools build ## start the lab (as root), wait for the mesh, show it and every pod pinging every other
+	@bin/kilolab demo $(if $(CNI),--cni=$(CNI))
+
+.PHONY: demo-down
+demo-down: build ## end the lab and leave nothing behind
+	@bin/kilolab down
+
+.PHONY: build
+build: ## compile kg, kgctl and kilolab into bin/
+	@CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/... ./testbed/kilolab
+
+.PHONY: test
+test: setup tools build ## every test, the lab's scenarios included (as root)
+	$(GO) vet ./...
+	$(GO) test -timeout 10m $$($(GO) list ./... | grep -v /testbed)
+# One lab at a time, with its log as it goes: a scenario takes minutes.
+	$(GO) test -timeout 50m -count=1 -p 1 -v ./testbed/...
+
+.PHONY: test-unit
+test-unit: ## the tests that take seconds: no lab; without root those in a namespace of their own are skipped
+	@[ "$$(id -u)" -eq 0 ] || export KILO_TEST_SKIP_ROOT="make test-unit was run without root"; \
+	$(GO) test -timeout 10m $$($(GO) list ./... | grep -v -e /testbed/scenario -e /testbed/lab)
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck, and who may import what
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: please format"; echo "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	cd testbed/tools/modules/flannel && $(GO) vet ./...
+	@staticcheck=$$($(GO) run ./testbed/tools/ensure -paths lint | sed -n 's/^staticcheck //p') && \
+	[ -n "$$staticcheck" ] && echo staticcheck ./... && "$$staticcheck" ./...
+# The planner's own tests hold the rule of its imports and the build for darwin.
+	$(GO) test -count=1 ./core/plan
+
+.PHONY: bench
+bench: ## benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem $$($(GO) list ./... | grep -v /testbed)
+
+.PHONY: setup
+setup: ## install the Debian packages that are missing
+	@testbed/setup.sh
+
+.PHONY: tools
+tools: ## build the lab's real programs (Kubernetes, etcd, Flannel …), 5 to 10 minutes the first time
+	@$(GO) run ./testbed/tools/ensure
+
+.PHONY: clean
+clean: ## remove what was built here; the lab's programs stay in their cache (KILO_LAB_CACHE, ~/.cache/kilo-lab)
+	rm -rf bin dist
