@@ -63,9 +63,7 @@ func (p *Peer) write(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "[Peer]\nPublicKey = %s\n", p.Key)
 	if !p.PresharedKey.IsZero() {
-		// A preshared key has the form of any other key; Key's String is the
-		// one that shows it.
-		fmt.Fprintf(b, "PresharedKey = %s\n", model.Key(p.PresharedKey.Bytes()))
+		fmt.Fprintf(b, "PresharedKey = %s\n", p.PresharedKeyText())
 	}
 	if len(p.AllowedIPs) > 0 {
 		fmt.Fprintf(b, "AllowedIPs = %s\n", join(p.AllowedIPs, ", "))
@@ -76,6 +74,12 @@ func (p *Peer) write(b *strings.Builder) {
 	if s := p.KeepaliveSeconds(); s > 0 {
 		fmt.Fprintf(b, "PersistentKeepalive = %d\n", s)
 	}
+}
+
+// PresharedKeyText is the secret in base64, for a configuration.
+func (p *Peer) PresharedKeyText() string {
+	// It has the form of any other key; Key's String is the one that shows it.
+	return model.Key(p.PresharedKey.Bytes()).String()
 }
 
 // KeepaliveSeconds is the keepalive as WireGuard counts it; 0: off.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kilo-overlay/kilo/core/cluster"
+	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/plan"
+)
+
+// loadTimeout bounds all reading from the API server together.
+const loadTimeout = 30 * time.Second
+
+// loadCluster reads the cluster that the kubeconfig names.
+func loadCluster(ctx context.Context, o *options) (model.Snapshot, []model.Warning, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return model.Snapshot{}, nil, fmt.Errorf("no way to the API server: %w; name a kubeconfig with --kubeconfig", err)
+	}
+	subnets, err := o.wireGuardSubnets()
+	if err != nil {
+		return model.Snapshot{}, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	s, warnings, err := cluster.Load(ctx, cluster.Config{
+		REST: config, TopologyLabel: o.topologyLabel, WireGuardSubnets: subnets, Version: release(),
+	})
+	if err != nil {
+		return s, nil, fmt.Errorf("API server %s: %w", config.Host, err)
+	}
+	return s, warnings, nil
+}
+
+// checkMesh tells what keeps kgctl from showing this mesh truly.
+func checkMesh(s model.Snapshot, o *options) error {
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if o.granularity == "auto" && n.Spoken && n.Granularity != "" && n.Granularity != model.PerLocation {
+			return fmt.Errorf("node %s says that its mesh granularity is %s, which this kgctl cannot show yet; --mesh-granularity=location shows the mesh as though it were that", n.Name, n.Granularity)
+		}
+		for _, a := range n.WireGuardIPs {
+			if !slices.ContainsFunc(s.WireGuardSubnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				return fmt.Errorf("the WireGuard address %s of node %s is not in %s: give --subnet the value that the agents have", a, n.Name, s.WireGuardSubnets)
+			}
+		}
+	}
+	return nil
+}
+
+// resolver returns the addresses of a name.
+type resolver func(ctx context.Context, name string) ([]netip.Addr, error)
+
+// lookUp is the resolver of this machine.
+func lookUp(ctx context.Context, name string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+}
+
+// resolveEndpoints looks up the gateways' endpoints that are given as names,
+// so that their addresses can be left out of what outsiders send through the
+// tunnel. It leaves s as it is and returns one that knows them.
+func (p *program) resolveEndpoints(ctx context.Context, s model.Snapshot) model.Snapshot {
+	s.Nodes = slices.Clone(s.Nodes)
+	for _, l := range plan.Locations(s) {
+		g := l.Gateway
+		if g == nil || g.Endpoint.Host == "" || g.Endpoint.Addr.IsValid() {
+			continue
+		}
+		addresses, err := p.resolve(ctx, g.Endpoint.Host)
+		if err != nil || len(addresses) == 0 {
+			p.warn(fmt.Sprintf("the endpoint %s of node %s does not resolve here (%v): where its address is among AllowedIPs, take it out", g.Endpoint, g.Name, err))
+			continue
+		}
+		g.Endpoint.Addr = addresses[0].Unmap()
+	}
+	return s
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/core/api"
+	"github.com/kilo-overlay/kilo/core/cluster"
+	"github.com/kilo-overlay/kilo/core/model"
+	"sigs.k8s.io/yaml"
+)
+
+// mesh is east with a gateway, known by a name, and a member; west with a node
+// that has only its public address; and a laptop.
+func mesh() model.Snapshot {
+	key := func(id byte) (k model.Key) {
+		for i := range k {
+			k[i] = id
+		}
+		return k
+	}
+	p := netip.MustParsePrefix
+	return model.Snapshot{
+		Nodes: []model.Node{
+			{
+				Name: "e1", UID: "1", Ready: true, Spoken: true, Location: "east", Key: key(1), Epoch: 1,
+				Endpoint:    model.Endpoint{Host: "east.example.com", Port: 51820},
+				InternalIPs: []netip.Prefix{p("198.51.100.1/32")}, PodPrefixes: []netip.Prefix{p("10.244.1.0/24")},
+				WireGuardIPs: []netip.Addr{netip.MustParseAddr("10.4.0.1")}, Granularity: model.PerLocation,
+			},
+			{
+				Name: "e2", UID: "2", Ready: true, Spoken: true, Location: "east", Key: key(2),
+				InternalIPs: []netip.Prefix{p("10.0.0.2/24")}, PodPrefixes: []netip.Prefix{p("10.244.2.0/24")},
+			},
+		},
+		Peers: []model.Peer{{
+			Name: "laptop", UID: "9", Key: key(9), PresharedKey: model.NewPresharedKey(key(88)),
+			AllowedIPs: []netip.Prefix{p("10.5.0.1/32")}, Keepalive: 10 * time.Second,
+		}},
+		WireGuardSubnets: []netip.Prefix{p("10.4.0.0/16")},
+	}
+}
+
+// kgctl runs a command line on a cluster.
+func kgctl(s model.Snapshot, line string) (code int, out, complaints string) {
+	var o, e bytes.Buffer
+	p := program{
+		out: &o, err: &e,
+		load: func(context.Context, *options) (model.Snapshot, []model.Warning, error) {
+			return s, []model.Warning{{Kind: "BadPeer", Object: "peer/odd", Message: "spec.publicKey: not a key"}}, nil
+		},
+		resolve: func(_ context.Context, name string) ([]netip.Addr, error) {
+			if name == "east.example.com" {
+				return []netip.Addr{netip.MustParseAddr("198.51.100.1")}, nil
+			}
+			return nil, errors.New("no such name")
+		},
+	}
+	code = p.run(context.Background(), strings.Fields(line))
+	return code, o.String(), e.String()
+}
+
+func TestExitCodes(t *testing.T) {
+	full := mesh()
+	full.Nodes[0].Granularity = model.Full
+	elsewhere := mesh()
+	elsewhere.Nodes[0].WireGuardIPs = []netip.Addr{netip.MustParseAddr("10.8.0.1")}
+
+	for _, c := range []struct {
+		line string
+		mesh model.Snapshot
+		code int
+		says string // on either stream
+	}{
+		{"", mesh(), 0, "Commands:"},
+		{"--help", mesh(), 0, "Commands:"},
+		{"graph --help", mesh(), 0, "kgctl graph | dot -Tsvg"},
+		{"-h showconf node", mesh(), 0, "kgctl showconf node e1 --as-peer"},
+		{"help graph", mesh(), 0, "kgctl graph | dot -Tsvg"},
+		{"showconf peer -h", mesh(), 0, "kgctl showconf peer laptop"},
+		{"graph", mesh(), 0, "digraph kilo"},
+		{"version", mesh(), 0, "kgctl "},
+		{"showconf node e1", mesh(), 0, "[Interface]"},
+		{"--port 4000 showconf node e1", mesh(), 0, "ListenPort = 4000"},
+		{"showconf node e2", mesh(), 0, "e2 is not the gateway"},
+
+		{"showconf node e9", mesh(), 1, `no node "e9"`},
+		{"showconf peer phone", mesh(), 1, `no valid Peer "phone"`},
+		{"graph", full, 1, "granularity is full"},
+		{"--mesh-granularity=location graph", full, 0, "digraph"},
+		{"graph", elsewhere, 1, "give --subnet"},
+
+		{"show", mesh(), 2, `"show" is no command of kgctl`},
+		{"showconf", mesh(), 2, "A command is missing"},
+		{"showconf nod e1", mesh(), 2, `"nod" is no command of kgctl showconf`},
+		{"showconf node", mesh(), 2, "takes one argument, NAME, got 0"},
+		{"showconf node e1 e2", mesh(), 2, "takes one argument, NAME, got 2"},
+		{"graph e1", mesh(), 2, `takes no argument, got "e1"`},
+		{"graph --as-peer", mesh(), 2, "--as-peer is a flag of kgctl showconf"},
+		{"graph --no-such-flag", mesh(), 2, "no-such-flag"},
+		{"showconf node e1 -o yaml", mesh(), 2, "--output needs --as-peer"},
+		{"showconf node e1 --allowed-ips 10.0.0.0/8", mesh(), 2, "--allowed-ips needs --as-peer"},
+		{"showconf node e1 --as-peer --allowed-ips 10.0.0", mesh(), 2, `"10.0.0" is not a prefix`},
+		{"showconf node e1 --as-peer -o toml", mesh(), 2, "--output=toml"},
+		{"graph --backend=etcd", mesh(), 2, "--backend=etcd"},
+		{"graph --mesh-granularity=cross", mesh(), 2, "not served yet"},
+		{"graph --mesh-granularity=half", mesh(), 2, "possible values"},
+		{"graph --port=0", mesh(), 2, "--port=0"},
+		{"graph --port=70000", mesh(), 2, "port"},
+		{"graph --subnet=10.4.0.0/16,10.5.0.0/16", mesh(), 2, "one of each family"},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			code, out, complaints := kgctl(c.mesh, c.line)
+			if code != c.code || !strings.Contains(out+complaints, c.says) {
+				t.Errorf("exit code %d, want %d and %q in\n%s%s", code, c.code, c.says, out, complaints)
+			}
+			if code != 0 && out != "" {
+				t.Errorf("printed in spite of an error:\n%s", out)
+			}
+		})
+	}
+}
+
+// What is wrong in the cluster, and what was left out, is told beside the
+// output, so that a file holds none of it.
+func TestWarningsGoToTheErrorStream(t *testing.T) {
+	s := mesh()
+	s.Nodes[0].Endpoint = model.Endpoint{}
+	code, out, complaints := kgctl(s, "showconf peer laptop")
+	if code != 0 || strings.Contains(out, "BadPeer") || !strings.Contains(complaints, "kgctl: warning: BadPeer peer/odd: ") {
+		t.Errorf("exit code %d, output:\n%s\nerror stream:\n%s", code, out, complaints)
+	}
+	if !strings.Contains(complaints, `location "east" is left out`) || !strings.Contains(out, `# location "east" is left out`) {
+		t.Errorf("nothing says that east was left out:\n%s\n%s", out, complaints)
+	}
+}
+
+// An endpoint that is given by name is shown by name, and its address is kept
+// out of the tunnel all the same.
+func TestEndpointNames(t *testing.T) {
+	_, out, complaints := kgctl(mesh(), "showconf peer laptop")
+	if !strings.Contains(out, "Endpoint = east.example.com:51820\n") || strings.Contains(out, "198.51.100.1") {
+		t.Errorf("want the name and not the address:\n%s", out)
+	}
+	s := mesh()
+	s.Nodes[0].Endpoint.Host = "gone.example.com"
+	_, out, complaints = kgctl(s, "showconf peer laptop")
+	if !strings.Contains(complaints, "gone.example.com:51820 of node e1 does not resolve here") {
+		t.Errorf("nothing says that the name does not resolve:\n%s\n%s", out, complaints)
+	}
+}
+
+// A Peer that was printed is a Peer to the parser of Peers, the same one.
+func TestPeerResources(t *testing.T) {
+	for _, format := range []string{"yaml", "json"} {
+		code, out, complaints := kgctl(mesh(), "showconf peer laptop --as-peer -o "+format)
+		if code != 0 {
+			t.Fatalf("%s: exit code %d: %s", format, code, complaints)
+		}
+		peer := parsePeer(t, out)
+		want := mesh().Peers[0]
+		if peer.Name != want.Name || peer.Key != want.Key || peer.PresharedKey.Bytes() != want.PresharedKey.Bytes() ||
+			peer.Keepalive != want.Keepalive || !peer.Endpoint.IsZero() || len(peer.AllowedIPs) != 1 || peer.AllowedIPs[0] != want.AllowedIPs[0] {
+			t.Errorf("%s: printed\n%s\nwhich is %+v, want %+v", format, out, peer, want)
+		}
+	}
+	_, out, _ := kgctl(mesh(), "showconf node e2 --as-peer -o yaml --allowed-ips 10.96.0.0/12")
+	const want = `apiVersion: kilo.squat.ai/v1alpha1
+kind: Peer
+metadata:
+  name: e2
+spec:
+  allowedIPs:
+  - 10.0.0.2/32
+  - 10.4.0.1/32
+  - 10.96.0.0/12
+  - 10.244.1.0/24
+  - 10.244.2.0/24
+  endpoint:
+    dnsOrIP:
+      dns: east.example.com
+    port: 51820
+  publicKey: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=
+`
+	if out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
+func parsePeer(t *testing.T, text string) model.Peer {
+	t.Helper()
+	object, err := yaml.YAMLToJSON([]byte(text)) // JSON is YAML too
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	var p api.Peer
+	if err := json.Unmarshal(object, &p); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	if p.Kind != "Peer" || p.APIVersion != "kilo.squat.ai/v1alpha1" {
+		t.Errorf("kind %q of %q", p.Kind, p.APIVersion)
+	}
+	peer, err := cluster.ParsePeer(p)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return peer
+}

@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kilo-overlay/kilo/core/model"
+)
+
+// Load reads the cluster once, for tools that show and do not watch. It makes
+// of it the Snapshot that an agent makes which has just listed everything, but
+// for names of endpoints, which it leaves to the caller, and APIServers, which
+// it takes as they are. Of c it uses REST, TopologyLabel, WireGuardSubnets,
+// ServicePrefixes, APIServers and Version. Without ServicePrefixes it takes
+// those that the API server tells, if it does.
+//
+// The error is about Nodes or Peers that could not be listed. A cluster that
+// does not know what a Peer is has none.
+func Load(ctx context.Context, c Config) (model.Snapshot, []model.Warning, error) {
+	s := model.Snapshot{WireGuardSubnets: c.WireGuardSubnets, ServicePrefixes: c.ServicePrefixes, APIServers: c.APIServers}
+	clients, err := newClients(c.REST, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	if err != nil {
+		return s, nil, err
+	}
+	var warnings []model.Warning
+	var claims Claims
+
+	var nodes corev1.NodeList
+	if err := clients.core.Get().Resource("nodes").Do(ctx).Into(&nodes); err != nil {
+		return s, nil, fmt.Errorf("list nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		n, more := ParseNode(&nodes.Items[i], c.TopologyLabel)
+		s.Nodes = append(s.Nodes, n)
+		warnings = append(warnings, more...)
+		claims.Observe(n, Listed)
+	}
+
+	peers, err := clients.peers.List(ctx, metav1.ListOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return s, nil, fmt.Errorf("list peers.kilo.squat.ai: %w", err)
+	}
+	if err == nil {
+		for i := range peers.Items {
+			name := peers.Items[i].GetName()
+			object, err := peers.Items[i].MarshalJSON()
+			if err != nil {
+				return s, nil, fmt.Errorf("read Peer %s: %w", name, err)
+			}
+			p, bad := decode(name, object)
+			if len(bad) == 0 {
+				s.Peers = append(s.Peers, p)
+			}
+			warnings = append(warnings, bad...)
+		}
+	}
+	if len(s.ServicePrefixes) == 0 {
+		s.ServicePrefixes = servicePrefixes(ctx, clients)
+	}
+	s.Sort()
+
+	s, more := Resolve(claims, s)
+	warnings = append(warnings, more...)
+	s, more = Admit(s)
+	return s, append(warnings, more...), nil
+}
+
+// servicePrefixes asks for the ranges of Services, which API servers tell from
+// Kubernetes 1.33 on. Nobody has to be allowed to see them: none is an answer.
+func servicePrefixes(ctx context.Context, c *clients) (out []netip.Prefix) {
+	var list struct {
+		Items []struct {
+			Spec struct {
+				CIDRs []netip.Prefix `json:"cidrs"`
+			} `json:"spec"`
+		} `json:"items"`
+	}
+	text, err := c.core.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil || json.Unmarshal(text, &list) != nil {
+		return nil
+	}
+	for _, item := range list.Items {
+		out = append(out, item.Spec.CIDRs...)
+	}
+	return sorted(out)
+}
