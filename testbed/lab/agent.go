@@ -23,12 +23,7 @@ func (l *Lab) provideAgent(ctx context.Context, binary string) error {
 	if binary != "" {
 		return copyFile(binary, l.agentBinary())
 	}
-	// Built aside and moved: the agent in place may be running.
-	built := l.path("bin", "kg.build")
-	if err := l.goBuild(ctx, "./cmd/kg", built); err != nil {
-		return err
-	}
-	return os.Rename(built, l.agentBinary())
+	return l.goBuild(ctx, "./cmd/kg", l.agentBinary())
 }
 
 func (l *Lab) agentBinary() string { return l.path("bin", "kg") }
@@ -65,7 +60,7 @@ func (m *Machine) StartAgent(ctx context.Context, flags ...string) error {
 func (m *Machine) StopAgent(ctx context.Context) error { return m.stopDaemon(ctx, agentDaemon) }
 
 // KillAgent ends the agent by SIGKILL, as a crash does.
-func (m *Machine) KillAgent(ctx context.Context) error { return m.killDaemon(ctx, agentDaemon) }
+func (m *Machine) KillAgent(ctx context.Context) error { return m.KillDaemon(ctx, agentDaemon) }
 
 // RestartAgent stops the agent and starts it again.
 func (m *Machine) RestartAgent(ctx context.Context, flags ...string) error {

@@ -2,13 +2,19 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -79,6 +85,28 @@ func (m *Machine) Register(ctx context.Context) error {
 	return nil
 }
 
+// Unregister deletes the machine's Node, its Lease and its Pods, as an
+// administrator and the garbage collector do.
+func (m *Machine) Unregister(ctx context.Context) error {
+	client, err := m.lab.Client("kubelet")
+	if err != nil {
+		return err
+	}
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	onNode := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", m.Name).String()}
+	gone := func(err error) error {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	return errors.Join(
+		gone(client.CoreV1().Nodes().Delete(ctx, m.Name, now)),
+		gone(client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, m.Name, now)),
+		client.CoreV1().Pods(metav1.NamespaceDefault).DeleteCollection(ctx, now, onNode),
+	)
+}
+
 func (m *Machine) nodeObject() *corev1.Node {
 	labels := map[string]string{
 		corev1.LabelHostname:   m.Name,
@@ -121,4 +149,61 @@ func (l *Lab) createPodObject(ctx context.Context, node, name string) error {
 		return fmt.Errorf("pod %s: %w", name, err)
 	}
 	return nil
+}
+
+// Expose makes a Service in front of a pod's EchoPort and returns its ClusterIP
+// and port. kube-proxy learns of it a moment later.
+func (l *Lab) Expose(ctx context.Context, service string, pod *Pod) (netip.AddrPort, error) {
+	client, err := l.Client("admin")
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	made, err := client.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: service},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": pod.Name},
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(EchoPort)}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("service %s: %w", service, err)
+	}
+	addr, err := netip.ParseAddr(made.Spec.ClusterIP)
+	return netip.AddrPortFrom(addr, 80), err
+}
+
+// NodeReady tells whether the API server holds the node for ready.
+func (l *Lab) NodeReady(ctx context.Context, name string) (bool, error) {
+	client, err := l.Client("admin")
+	if err != nil {
+		return false, err
+	}
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	return ready(node), nil
+}
+
+func ready(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// Annotate sets annotations of a Node; a nil value removes one.
+func (l *Lab) Annotate(ctx context.Context, node string, annotations map[string]*string) error {
+	client, err := l.Client("admin")
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }

@@ -56,8 +56,8 @@ func (m *Machine) stopDaemon(ctx context.Context, name string) error {
 	return nil
 }
 
-// killDaemon ends a daemon as a crash does.
-func (m *Machine) killDaemon(ctx context.Context, name string) error {
+// KillDaemon ends a daemon as a crash does.
+func (m *Machine) KillDaemon(ctx context.Context, name string) error {
 	if m.Daemon(name) == 0 {
 		return fmt.Errorf("node %s: %s does not run", m.Name, name)
 	}
@@ -209,4 +209,19 @@ func (m *Machine) readFile(path string) (string, error) {
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s", pid, path))
 	return string(text), err
+}
+
+// Running lists the daemons and pods that run on the machine.
+func (m *Machine) Running() []string {
+	entries, err := os.ReadDir(string(m.group))
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != holder && e.Name() != "exec" && m.group.sub(e.Name()).pid() != 0 {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }

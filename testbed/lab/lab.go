@@ -43,6 +43,7 @@ type Lab struct {
 	tools  tools.Paths
 
 	pods []*Pod // in the order of the spec
+	cuts []Cut  // see Partition
 
 	progress io.Writer
 	began    time.Time
@@ -56,6 +57,7 @@ type record struct {
 	Spec     Spec        `json:"spec"`
 	Tools    tools.Paths `json:"tools"`
 	Pods     []podRecord `json:"pods"`
+	Cuts     []Cut       `json:"cuts,omitempty"`
 }
 
 type podRecord struct {
@@ -86,9 +88,6 @@ func handle(name string) (*Lab, error) {
 	if !validName.MatchString(name) {
 		return nil, fmt.Errorf("lab name %q: want lower case letters, digits and dashes", name)
 	}
-	if err := needRoot(); err != nil {
-		return nil, err
-	}
 	dir, err := Dir()
 	if err != nil {
 		return nil, err
@@ -109,6 +108,9 @@ func handle(name string) (*Lab, error) {
 // work and the agents are started. It does not wait for the mesh: see
 // WaitForMesh. An Up that ends early leaves its remains to Down.
 func Up(ctx context.Context, spec Spec, opts Options) (*Lab, error) {
+	if err := Check(); err != nil {
+		return nil, err
+	}
 	l, err := handle(opts.Name)
 	if err != nil {
 		return nil, err
@@ -215,7 +217,7 @@ func open(name string) (l *Lab, complete bool, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, false, fmt.Errorf("%s: %w: take the lab down", l.path("lab.json"), err)
 	}
-	l.Spec, l.tools = r.Spec, r.Tools
+	l.Spec, l.tools, l.cuts = r.Spec, r.Tools, r.Cuts
 	for _, p := range r.Pods {
 		if err := l.restorePod(p); err != nil {
 			return nil, false, err
@@ -287,7 +289,7 @@ func (l *Lab) lock() (unlock func(), err error) {
 func (l *Lab) save(complete bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := record{Name: l.Name, Complete: complete, Spec: l.Spec, Tools: l.tools}
+	r := record{Name: l.Name, Complete: complete, Spec: l.Spec, Tools: l.tools, Cuts: l.cuts}
 	for _, p := range l.pods {
 		r.Pods = append(r.Pods, podRecord{Name: p.Name, Node: p.Node, Addr: p.Addr.String()})
 	}
@@ -315,19 +317,38 @@ func (l *Lab) buildHelper(ctx context.Context) error {
 	return l.goBuild(ctx, "./testbed/kilolab", l.path("bin", "kilolab"))
 }
 
-// goBuild builds a command of the source tree.
+// goBuild builds a command of the source tree. It is built at one place for all
+// labs, where the Go command sees at a glance that nothing has changed, and
+// copied from there.
 func (l *Lab) goBuild(ctx context.Context, pkg, out string) error {
 	root, err := tools.SourceRoot()
 	if err != nil {
 		return err
 	}
+	cache, err := tools.CacheDir()
+	if err != nil {
+		return err
+	}
+	shared := filepath.Join(cache, "built", filepath.Base(pkg))
+	if err := os.MkdirAll(filepath.Dir(shared), 0o755); err != nil {
+		return err
+	}
+	// One at a time, or a copy may be taken of what another is writing.
+	held, err := os.OpenFile(shared+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
 	l.say("building %s", pkg)
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", shared, pkg)
 	cmd.Dir = root
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s: %w\n%s", pkg, err, text)
 	}
-	return nil
+	return copyFile(shared, out)
 }
 
 func copyFile(from, to string) error {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -137,11 +136,3 @@ func (l *Lab) holderOf(place string) (int, error) {
 }
 
 func netnsPath(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/ns/net" }
-
-// isRoot tells early what would fail late.
-func needRoot() error {
-	if syscall.Geteuid() != 0 {
-		return fmt.Errorf("the lab makes namespaces and interfaces: run it as root")
-	}
-	return nil
-}

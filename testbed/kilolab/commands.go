@@ -1,0 +1,403 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// upFlags declares what up and demo have in common.
+func (k *call) upFlags() func() (lab.Spec, lab.Options, error) {
+	var (
+		specFile = k.flags.String("spec", "", "the lab as JSON (see kilolab spec); other flags change it")
+		binary   = k.flags.String("kg", "", "agent to run; default: built from the source tree")
+		noAgent  = k.flags.Bool("no-kg", false, "leave the agent out: Flannel alone")
+		backend  = k.flags.String("backend", "", "Flannel's: vxlan or host-gw")
+		direct   = k.flags.Bool("direct-routing", false, "Flannel's vxlan routes plainly inside a segment")
+		nft      = k.flags.Bool("flannel-nft", false, "Flannel masquerades by nftables, not iptables")
+		proxy    = k.flags.String("proxy-mode", "", "kube-proxy's: iptables, nftables or off")
+		filter   = k.flags.String("rp-filter", "", "on every interface of every node: 0, 1 or 2 (default 1, strict)")
+		mtu      = k.flags.Int("mtu", 0, "of LANs and public legs, in bytes (default 1500)")
+		routed   = k.flags.Bool("routed-internet", false, "a link of its own for every public leg, not one segment")
+		extra    repeated
+	)
+	k.flags.Var(&extra, "agent-flag", "added to every agent's command line; repeat")
+	return func() (lab.Spec, lab.Options, error) {
+		s := lab.Default()
+		if *specFile != "" {
+			text, err := os.ReadFile(*specFile)
+			if err != nil {
+				return s, lab.Options{}, err
+			}
+			s = lab.Spec{}
+			if err := json.Unmarshal(text, &s); err != nil {
+				return s, lab.Options{}, fmt.Errorf("%s: %w", *specFile, err)
+			}
+		}
+		s.NoAgent = s.NoAgent || *noAgent
+		s.RoutedInternet = s.RoutedInternet || *routed
+		s.Flannel.DirectRouting = s.Flannel.DirectRouting || *direct
+		s.Flannel.NFTables = s.Flannel.NFTables || *nft
+		if *backend != "" {
+			s.Flannel.Backend = *backend
+		}
+		if *proxy != "" {
+			s.ProxyMode = lab.ProxyMode(*proxy)
+		}
+		if *mtu != 0 {
+			s.MTU = *mtu
+		}
+		if *filter != "" {
+			f, err := lab.ParseRPFilter(*filter)
+			if err != nil {
+				return s, lab.Options{}, usageError(err.Error())
+			}
+			s.RPFilter = f
+		}
+		s.AgentFlags = append(s.AgentFlags, extra...)
+		return s, lab.Options{Name: k.name, Progress: os.Stdout, AgentBinary: *binary}, nil
+	}
+}
+
+func up(ctx context.Context, k *call) error {
+	read := k.upFlags()
+	if _, err := k.parse(0, 0); err != nil {
+		return err
+	}
+	s, opts, err := read()
+	if err != nil {
+		return err
+	}
+	_, err = lab.Up(ctx, s, opts)
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("interrupted; kilolab down --name %s removes what is there", k.name)
+	}
+	return err
+}
+
+// demo may be called again and again.
+func demo(ctx context.Context, k *call) error {
+	read := k.upFlags()
+	if _, err := k.parse(0, 0); err != nil {
+		return err
+	}
+	s, opts, err := read()
+	if err != nil {
+		return err
+	}
+	l, err := lab.Open(k.name)
+	if errors.Is(err, lab.ErrNoLab) {
+		l, err = lab.Up(ctx, s, opts)
+	} else if err != nil {
+		// The remains of an interrupted run.
+		if err := lab.Down(ctx, k.name); err != nil {
+			return err
+		}
+		l, err = lab.Up(ctx, s, opts)
+	} else {
+		fmt.Printf("lab %s is up already\n", k.name)
+	}
+	if err != nil {
+		return err
+	}
+	var m lab.Matrix
+	if len(l.Agents()) == 0 {
+		m, err = l.Matrix(ctx)
+	} else {
+		fmt.Println("waiting for the mesh")
+		m, err = l.WaitForMesh(ctx, 2*time.Minute)
+	}
+	fmt.Println()
+	fmt.Println(l.MeshTable(ctx))
+	if len(m.Pairs) > 0 {
+		fmt.Println(m)
+	}
+	return err
+}
+
+func down(ctx context.Context, k *call) error {
+	if _, err := k.parse(0, 0); err != nil {
+		return err
+	}
+	return lab.Down(ctx, k.name)
+}
+
+func list(_ context.Context, k *call) error {
+	if _, err := k.parse(0, 0); err != nil {
+		return err
+	}
+	names, err := lab.Names()
+	for _, n := range names {
+		fmt.Println(n)
+	}
+	return err
+}
+
+// open parses the command line and opens the lab.
+func (k *call) open(least, most int) (*lab.Lab, []string, error) {
+	words, err := k.parse(least, most)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := lab.Open(k.name)
+	return l, words, err
+}
+
+// openAt is open for commands whose first word is a machine.
+func (k *call) openAt(most int) (*lab.Lab, *lab.Machine, []string, error) {
+	l, words, err := k.open(1, most)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for _, m := range l.Machines() {
+		if m.Name == words[0] {
+			return l, m, words[1:], nil
+		}
+	}
+	return nil, nil, nil, fmt.Errorf("lab %s has no node %q", l.Name, words[0])
+}
+
+func status(ctx context.Context, k *call) error {
+	l, _, err := k.open(0, 0)
+	if err != nil {
+		return err
+	}
+	fmt.Print(l.Describe())
+	fmt.Println()
+	fmt.Print(l.MeshTable(ctx))
+	return nil
+}
+
+func matrix(ctx context.Context, k *call) error {
+	format := k.flags.String("o", "", "json")
+	l, _, err := k.open(0, 0)
+	if err != nil {
+		return err
+	}
+	m, err := l.Matrix(ctx)
+	if err != nil {
+		return err
+	}
+	switch *format {
+	case "":
+		fmt.Println(m)
+	case "json":
+		text, err := json.MarshalIndent(m, "", "  ")
+		if err != nil {
+			return err
+		}
+		fmt.Println(string(text))
+		fmt.Fprintln(os.Stderr, m.Summary()) // standard output is JSON alone
+	default:
+		return usageError(fmt.Sprintf("-o %q: want json", *format))
+	}
+	if !m.OK() {
+		return fmt.Errorf("%d pairs fail", len(m.Failed()))
+	}
+	return nil
+}
+
+func execAt(_ context.Context, k *call) error {
+	l, words, err := k.open(1, 1)
+	if err != nil {
+		return err
+	}
+	p, err := l.Find(words[0])
+	if err != nil {
+		return err
+	}
+	if len(k.rest) == 0 {
+		k.rest = []string{"/bin/sh"}
+	}
+	return p.Become(k.rest...)
+}
+
+func kubectl(_ context.Context, k *call) error {
+	// Flags that are not ours are kubectl's, so `--` may be left out.
+	if len(k.raw) > 0 && k.raw[0] != "--name" && k.raw[0] != "--" {
+		k.raw = append([]string{"--"}, k.raw...)
+	}
+	l, _, err := k.open(0, 0)
+	if err != nil {
+		return err
+	}
+	return l.BecomeKubectl(k.rest...)
+}
+
+func logs(_ context.Context, k *call) error {
+	_, m, words, err := k.openAt(2)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(m.LogFile(daemonOf(words)))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(os.Stdout, f)
+	return err
+}
+
+func daemonOf(words []string) string {
+	switch {
+	case len(words) == 0:
+		return "kg"
+	case words[0] == "flannel":
+		return "flanneld"
+	}
+	return words[0]
+}
+
+func restart(ctx context.Context, k *call) error {
+	_, m, words, err := k.openAt(2)
+	if err != nil {
+		return err
+	}
+	switch d := daemonOf(words); d {
+	case "kg":
+		return m.RestartAgent(ctx)
+	case "flanneld":
+		return m.RestartFlannel(ctx)
+	case "kube-proxy":
+		return m.RestartProxy(ctx)
+	default:
+		return usageError(fmt.Sprintf("cannot restart %q: want kg, flanneld or kube-proxy", d))
+	}
+}
+
+func kill(ctx context.Context, k *call) error {
+	_, m, words, err := k.openAt(2)
+	if err != nil {
+		return err
+	}
+	return m.KillDaemon(ctx, daemonOf(words))
+}
+
+func stopAgent(ctx context.Context, k *call) error {
+	_, m, _, err := k.openAt(1)
+	if err != nil {
+		return err
+	}
+	return m.StopAgent(ctx)
+}
+
+func startAgent(ctx context.Context, k *call) error {
+	_, m, _, err := k.openAt(1)
+	if err != nil {
+		return err
+	}
+	return m.StartAgent(ctx, k.rest...)
+}
+
+func upgrade(ctx context.Context, k *call) error {
+	binary := k.flags.String("kg", "", "agent to run; default: built from the source tree")
+	l, _, err := k.open(0, 0)
+	if err != nil {
+		return err
+	}
+	return l.UpgradeAgents(ctx, *binary)
+}
+
+func powerOff(ctx context.Context, k *call) error {
+	_, m, _, err := k.openAt(1)
+	if err != nil {
+		return err
+	}
+	return m.PowerOff(ctx)
+}
+
+func powerOn(ctx context.Context, k *call) error {
+	_, m, _, err := k.openAt(1)
+	if err != nil {
+		return err
+	}
+	return m.PowerOn(ctx)
+}
+
+func partition(ctx context.Context, k *call) error {
+	oneWay := k.flags.Bool("one-way", false, "only from A to B")
+	l, words, err := k.open(2, 2)
+	if err != nil {
+		return err
+	}
+	if *oneWay {
+		return l.PartitionOneWay(ctx, words[0], words[1])
+	}
+	return l.Partition(ctx, words[0], words[1])
+}
+
+func heal(ctx context.Context, k *call) error {
+	l, words, err := k.open(0, 2)
+	if err != nil {
+		return err
+	}
+	switch len(words) {
+	case 0:
+		return l.HealAll(ctx)
+	case 2:
+		return l.Heal(ctx, words[0], words[1])
+	}
+	return usageError("usage: kilolab heal [A B]")
+}
+
+func capture(_ context.Context, k *call) error {
+	device := k.flags.String("i", "", "device; default: all that passes the place")
+	filter := k.flags.String("filter", "", "as tcpdump reads it; or give it after --")
+	l, words, err := k.open(1, 1)
+	if err != nil {
+		return err
+	}
+	p, err := l.Find(words[0])
+	if err != nil {
+		return err
+	}
+	return p.BecomeCapture(*device, append(strings.Fields(*filter), k.rest...)...)
+}
+
+func netState(ctx context.Context, k *call) error {
+	_, m, _, err := k.openAt(1)
+	if err != nil {
+		return err
+	}
+	s, err := m.NetState(ctx)
+	fmt.Print(s)
+	return err
+}
+
+func spec(_ context.Context, k *call) error {
+	if _, err := k.parse(0, 0); err != nil {
+		return err
+	}
+	s, err := lab.Default().Complete()
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	fmt.Println(string(text))
+	return nil
+}
+
+func kubelets(ctx context.Context, k *call) error {
+	if _, err := k.parse(0, 0); err != nil {
+		return err
+	}
+	return lab.Kubelets(ctx, k.name)
+}
+
+func echo(_ context.Context, k *call) error {
+	words, err := k.parse(1, 1)
+	if err != nil {
+		return err
+	}
+	return lab.Echo(words[0])
+}

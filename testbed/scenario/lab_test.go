@@ -1,0 +1,127 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// up brings up a lab for one test and takes it down with it. When the test
+// fails, the ends of the logs are printed, and with KILO_LAB_KEEP set the lab
+// stays for a look around.
+func up(t *testing.T, spec lab.Spec) *lab.Lab {
+	t.Helper()
+	return upNamed(t, labName(t), spec)
+}
+
+func upNamed(t *testing.T, name string, spec lab.Spec) *lab.Lab {
+	t.Helper()
+	need(t)
+	t.Cleanup(func() {
+		if t.Failed() && os.Getenv("KILO_LAB_KEEP") != "" {
+			t.Logf("lab kept: kilolab status --name %s; kilolab down --name %s", name, name)
+			return
+		}
+		// Not the test's context: that is over when this runs.
+		if err := lab.Down(context.Background(), name); err != nil {
+			t.Error(err)
+		}
+	})
+	l, err := lab.Up(t.Context(), spec, lab.Options{Name: name, Progress: lines{t}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			showLogs(t, l)
+		}
+	})
+	return l
+}
+
+// need fails the test where no lab can come up. On a run that asks for it, by
+// KILO_LAB_SKIP, it skips the test, with the reason.
+func need(t *testing.T) {
+	t.Helper()
+	err := lab.Check()
+	if err == nil {
+		return
+	}
+	if why := os.Getenv("KILO_LAB_SKIP"); why != "" {
+		t.Skipf("no lab on this machine (KILO_LAB_SKIP=%s): %v", why, err)
+	}
+	t.Fatalf("no lab on this machine: %v\n(set KILO_LAB_SKIP to a reason to skip the scenarios)", err)
+}
+
+// labName makes a test's own, so that runs at the same time stay apart.
+func labName(t *testing.T) string {
+	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")
+	return fmt.Sprintf("%.20s-%d", name, os.Getpid())
+}
+
+// eventually repeats a check until it returns nil, at most for the given time;
+// then the test fails with what the check said last.
+func eventually(t *testing.T, limit time.Duration, check func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %s: %v", limit, err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// must fails the test on an error and returns the value otherwise.
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+// ok fails the test on an error.
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// showLogs prints the end of what every daemon has said.
+func showLogs(t *testing.T, l *lab.Lab) {
+	for _, n := range l.Nodes() {
+		for _, daemon := range []string{"kg", "flanneld"} {
+			text, err := n.Log(daemon)
+			if err != nil {
+				continue
+			}
+			all := strings.Split(strings.TrimSpace(text), "\n")
+			t.Logf("%s %s (%s):\n%s", n.Name, daemon, filepath.Base(n.LogFile(daemon)), strings.Join(all[max(0, len(all)-15):], "\n"))
+		}
+	}
+}
+
+// lines is a Writer that logs to the test.
+type lines struct{ t *testing.T }
+
+func (l lines) Write(p []byte) (int, error) {
+	l.t.Log(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
