@@ -190,8 +190,16 @@ func create(ctx context.Context, o Options) (*Device, error) {
 
 func createKernel(o Options) error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.Alias = o.Interface, o.MTU, state.LinkAlias
-	return netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
+	attrs.Name, attrs.MTU = o.Interface, o.MTU
+	if err := netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs}); err != nil {
+		return err
+	}
+	// The kernel takes an alias for existing links only.
+	link, err := netlink.LinkByName(o.Interface)
+	if err != nil {
+		return err
+	}
+	return mark(link)
 }
 
 // mark writes our alias, by which later processes know the link.
@@ -281,7 +289,7 @@ func checkPort(o Options) error {
 	if o.Port == 0 {
 		return nil
 	}
-	owner, err := portOwner(o.Port, o.Interface)
+	owner, err := PortOwner(o.Port, o.Interface)
 	if err != nil || owner == "" {
 		return err
 	}

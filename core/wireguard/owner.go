@@ -135,9 +135,9 @@ func tunsOf(pid int) []string {
 	return tuns
 }
 
-// portOwner says who listens on a UDP port, when that is not the WireGuard
+// PortOwner says who listens on a UDP port, when that is not the WireGuard
 // device of the given name; "" when nobody does.
-func portOwner(port uint16, except string) (string, error) {
+func PortOwner(port uint16, except string) (string, error) {
 	inodes, err := udpSockets(port)
 	if err != nil || len(inodes) == 0 {
 		return "", err
@@ -165,15 +165,15 @@ func portOwner(port uint16, except string) (string, error) {
 		return owner.String(), nil
 	}
 	// No process holds the kernel's own sockets.
-	if link := kernelPortOwner(port); link != "" {
+	if link := kernelPort(port); link != "" {
 		return link, nil
 	}
 	return (&process{}).String(), nil
 }
 
-// kernelPortOwner names the link whose kernel socket has the port; "" when
+// kernelPort names the link whose kernel socket has the port; "" when
 // there is none.
-func kernelPortOwner(port uint16) string {
+func kernelPort(port uint16) string {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return ""
