@@ -144,13 +144,13 @@ func TestWarningsGoToTheErrorStream(t *testing.T) {
 // An endpoint that is given by name is shown by name, and its address is kept
 // out of the tunnel all the same.
 func TestEndpointNames(t *testing.T) {
-	_, out, complaints := kgctl(mesh(), "showconf peer laptop")
+	_, out, _ := kgctl(mesh(), "showconf peer laptop")
 	if !strings.Contains(out, "Endpoint = east.example.com:51820\n") || strings.Contains(out, "198.51.100.1") {
 		t.Errorf("want the name and not the address:\n%s", out)
 	}
 	s := mesh()
 	s.Nodes[0].Endpoint.Host = "gone.example.com"
-	_, out, complaints = kgctl(s, "showconf peer laptop")
+	_, out, complaints := kgctl(s, "showconf peer laptop")
 	if !strings.Contains(complaints, "gone.example.com:51820 of node e1 does not resolve here") {
 		t.Errorf("nothing says that the name does not resolve:\n%s\n%s", out, complaints)
 	}
