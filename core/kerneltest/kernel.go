@@ -34,8 +34,12 @@ type Kernel struct {
 
 var _ apply.Kernel = (*Kernel)(nil)
 
-// link is any link, ours or not. It is ours if it has one of our names.
-type link struct{ state.Link }
+// link is any link, ours or not. It is ours if it has one of our names and
+// nobody else made it.
+type link struct {
+	state.Link
+	foreign bool
+}
 
 // route is any route, ours or not.
 type route struct {
@@ -59,7 +63,7 @@ const (
 // wireguard, for which it holds the private key that belongs to key.
 func New(wireguard string, key model.Key) *Kernel {
 	k := &Kernel{wg: wireguard, key: key, links: map[string]*link{}}
-	k.links["lo"] = &link{state.Link{Name: "lo", Kind: "loopback", MTU: 65536, Addresses: []netip.Prefix{
+	k.links["lo"] = &link{foreign: true, Link: state.Link{Name: "lo", Kind: "loopback", MTU: 65536, Addresses: []netip.Prefix{
 		netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128"),
 	}}}
 	return k
@@ -87,7 +91,7 @@ func (k *Kernel) observe() state.State {
 	defer k.mu.Unlock()
 	var s state.State
 	for name, l := range k.links {
-		if k.ours(name) {
+		if k.ours(name) && !l.foreign {
 			s.Links = append(s.Links, clone(l.Link))
 		}
 	}

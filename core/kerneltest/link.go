@@ -19,8 +19,11 @@ func (k *Kernel) setLink(want state.Link) error {
 		return fmt.Errorf("link %s: %w", want.Name, err)
 	}
 	l := k.links[want.Name]
+	if l != nil && l.foreign {
+		return fmt.Errorf("link %s belongs to somebody else", want.Name)
+	}
 	if l == nil {
-		l = &link{state.Link{Name: want.Name, Kind: want.Kind, VXLAN: want.VXLAN}}
+		l = &link{Link: state.Link{Name: want.Name, Kind: want.Kind, VXLAN: want.VXLAN}}
 		if want.Tunnel != nil {
 			l.Tunnel = &state.Tunnel{}
 		}
@@ -40,6 +43,9 @@ func (k *Kernel) setLink(want state.Link) error {
 		*l.Tunnel = *want.Tunnel
 		l.Tunnel.Peers = peers
 	}
+	if l.MTU != want.MTU {
+		k.followMTU(want.Name, l.MTU, want.MTU)
+	}
 	l.MTU, l.Down = want.MTU, false
 	for _, a := range want.Addresses {
 		if !slices.Contains(l.Addresses, a) {
@@ -52,6 +58,16 @@ func (k *Kernel) setLink(want state.Link) error {
 		}
 	}
 	return nil
+}
+
+// followMTU takes the MTU of a link's IPv6 routes along, where it does not fit
+// any more or was the link's own.
+func (k *Kernel) followMTU(device string, from, to int) {
+	for i := range k.routes {
+		if r := &k.routes[i]; r.Device == device && !is4(r.Dst) && r.MTU != 0 && (r.MTU >= to || r.MTU == from) {
+			r.MTU = to
+		}
+	}
 }
 
 func (k *Kernel) checkLink(want state.Link) error {
@@ -104,7 +120,9 @@ func (k *Kernel) deleteOurLink(name string) error {
 	if !k.ours(name) {
 		return fmt.Errorf("link %s is not ours to delete", name)
 	}
-	k.deleteLink(name)
+	if l := k.links[name]; l != nil && !l.foreign {
+		k.deleteLink(name)
+	}
 	return nil
 }
 

@@ -60,8 +60,10 @@ func Random(r *rand.Rand, wireguard string, key model.Key) state.State {
 		})
 	}
 	for _, table := range []int{state.TableOverlay, state.TableReturn} {
+		// None encloses a gateway: an IPv6 route through one is refused where
+		// our own tables lead to it some other way.
 		for _, dst := range some(g, prefix("10.244.9.0/24"), prefix("10.244.0.0/16"), prefix("192.168.9.9/32"), prefix("0.0.0.0/0"),
-			prefix("fd00:9::/64"), prefix("fd00::/16"), prefix("fd00:99::9/128")) {
+			prefix("fd00:9::/64"), prefix("fd01::/16"), prefix("fd00:99::9/128")) {
 			for _, metric := range some[uint32](g, 0, 7, state.MetricLast) {
 				s.Routes = append(s.Routes, g.route(table, dst, metric, wireguard, vxlan))
 			}

@@ -18,7 +18,7 @@ import (
 func (k *Kernel) AddLink(name string, addresses ...netip.Prefix) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.links[name] = &link{state.Link{Name: name, Kind: "veth", MTU: 1500, Addresses: slices.Clone(addresses)}}
+	k.links[name] = &link{foreign: true, Link: state.Link{Name: name, Kind: "veth", MTU: 1500, Addresses: slices.Clone(addresses)}}
 	for _, a := range addresses {
 		k.addConnected(name, a)
 	}

@@ -63,6 +63,7 @@ func Suite(t *testing.T, newKernel func(t *testing.T) Fixture) {
 		{"link: changed in place", testLinkChanged},
 		{"link: deleted or down, mended", testLinkMended},
 		{"link: recreated where it must be", testLinkRecreated},
+		{"link: somebody else's", testLinkForeign},
 		{"link: without addresses its routes stay", testLinkUnnumbered},
 		{"peer: patched one by one", testPeerPatched},
 		{"peer: allowed IPs move", testPeerMoves},

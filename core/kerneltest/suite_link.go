@@ -106,8 +106,6 @@ func unreachables(s state.State) (n int) {
 }
 
 func testLinkRecreated(s *scene) {
-	// Somebody else's link has our name.
-	s.AddLink(state.VXLANLink, prefix("172.16.0.1/24"))
 	w := s.whole()
 	s.run(w)
 	// The kernel cannot change these; the routes must be there afterwards.
@@ -124,6 +122,21 @@ func testLinkRecreated(s *scene) {
 	if found := s.observe(); len(found.Links) != 1 || found.Links[0].Name != s.wg {
 		s.Errorf("kilo-vxlan was deleted; found:\n%s", found)
 	}
+}
+
+// testLinkForeign finds somebody else's link under our name.
+func testLinkForeign(s *scene) {
+	s.run(s.bare())
+	s.AddLink(state.VXLANLink, prefix("172.16.0.1/24"))
+	before := s.Everything()
+	s.same(s.observe(), s.bare())
+	s.refuse(state.SetLink{Link: s.vxlan()}, state.VXLANLink, "belongs to somebody else")
+	s.apply(state.DeleteLink{Name: state.VXLANLink})
+	if d := difference(s.Everything(), before); d != "" {
+		s.Errorf("a stranger's link was touched:\n%s", d)
+	}
+	s.RemoveLink(state.VXLANLink)
+	s.run(s.whole())
 }
 
 func testLinkUnnumbered(s *scene) {

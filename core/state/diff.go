@@ -40,10 +40,13 @@ const (
 // differ collects Changes by phase.
 type differ struct {
 	steps [phases][]Change
-	// vanishing tells of a route that was observed and that the kernel drops
-	// while the Changes to links are made; nil: of none.
-	vanishing func(*Route) bool
+	// aftermaths are what the kernel itself does to observed routes while the
+	// Changes to links are made.
+	aftermaths []aftermath
 }
+
+// aftermath may alter an observed route; false: the route vanishes.
+type aftermath func(r *Route) (stays bool)
 
 // Diff returns the Changes that turn observed into wanted, in the order in
 // which they must be made; none when nothing is to be done. It is pure and
@@ -76,8 +79,8 @@ func (d *differ) filter(observed, wanted *Filter) {
 }
 
 func (d *differ) routes(observed, wanted []Route) {
-	if d.vanishing != nil {
-		observed = slices.DeleteFunc(slices.Clone(observed), func(r Route) bool { return d.vanishing(&r) })
+	if d.aftermaths != nil {
+		observed = d.after(observed)
 	}
 	walk(observed, wanted, compareRoutes, equal, func(o, w *Route) {
 		switch {
@@ -87,6 +90,21 @@ func (d *differ) routes(observed, wanted []Route) {
 			d.add(routePhases(o.Type).delete, DeleteRoute{Route: *o})
 		}
 	})
+}
+
+// after returns the routes as they will be when the links are what is wanted.
+func (d *differ) after(observed []Route) []Route {
+	left := make([]Route, 0, len(observed))
+	for _, r := range observed {
+		stays := true
+		for _, a := range d.aftermaths {
+			stays = stays && a(&r)
+		}
+		if stays {
+			left = append(left, r)
+		}
+	}
+	return left
 }
 
 func routePhases(t RouteType) (p struct{ set, delete phase }) {

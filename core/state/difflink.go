@@ -19,14 +19,17 @@ func (d *differ) links(observed, wanted []Link) {
 		case mustRecreate(o, w):
 			d.add(setLinks, DeleteLink{Name: o.Name})
 			d.add(setLinks, SetLink{Link: *w})
-			d.vanish(func(r *Route) bool { return r.Device == w.Name })
+			d.expect(func(r *Route) bool { return r.Device != w.Name })
 			o = nil
 		case !sameLink(o, w):
 			d.add(setLinks, SetLink{Link: *w})
 			// With its last IPv4 address a link loses all IPv4 routes, those
 			// in our tables and without a preferred source among them.
 			if has4(o.Addresses) && !has4(w.Addresses) {
-				d.vanish(func(r *Route) bool { return r.Device == w.Name && r.Dst.Addr().Is4() })
+				d.expect(func(r *Route) bool { return r.Device != w.Name || r.Dst.Addr().Is6() })
+			}
+			if o.MTU != w.MTU {
+				d.expect(mtuFollows(o, w))
 			}
 		}
 		if w.Tunnel == nil {
@@ -42,9 +45,18 @@ func (d *differ) links(observed, wanted []Link) {
 	})
 }
 
-func (d *differ) vanish(also func(*Route) bool) {
-	before := d.vanishing
-	d.vanishing = func(r *Route) bool { return also(r) || before != nil && before(r) }
+func (d *differ) expect(a aftermath) { d.aftermaths = append(d.aftermaths, a) }
+
+// mtuFollows is what becomes of routes when their link's MTU changes: the
+// kernel takes the MTU of an IPv6 route along where it does not fit the link
+// any more, or was the link's own.
+func mtuFollows(o, w *Link) aftermath {
+	return func(r *Route) bool {
+		if r.Device == w.Name && r.Dst.Addr().Is6() && r.MTU != 0 && (r.MTU >= w.MTU || r.MTU == o.MTU) {
+			r.MTU = w.MTU
+		}
+		return true
+	}
 }
 
 // mustRecreate tells whether the kernel has no other way from o to w: a link's
