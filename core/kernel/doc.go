@@ -8,8 +8,8 @@
 // of the process.
 //
 // Kernel is in kernel.go; each kind of thing has a file that reads and writes
-// it: link.go, tunnel.go, vxlan.go, route.go, rule.go, filter.go. A filter rule
-// is turned into the kernel's expressions by compile.go and read back by
-// decompile.go. watch.go tells when something changed, host.go what the node
-// itself looks like.
+// it: link.go, tunnel.go, vxlan.go, route.go, rule.go, and for the nftables
+// table filter.go and filter_read.go. A filter rule is turned into the kernel's
+// expressions by compile.go and read back by decompile.go. watch.go tells when
+// something changed, host.go what the node itself looks like.
 package kernel

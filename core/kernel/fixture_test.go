@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // tools are the programs that the tests look at the kernel with: not this
 // package, which is under test.
-var tools = []string{"ip", "nft", "bridge"}
+var tools = []string{"ip", "nft"}
 
 func TestSuite(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
