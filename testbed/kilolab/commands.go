@@ -19,6 +19,7 @@ func (k *call) upFlags() func() (lab.Spec, lab.Options, error) {
 		specFile = k.flags.String("spec", "", "the lab as JSON (see kilolab spec); other flags change it")
 		binary   = k.flags.String("kg", "", "agent to run; default: built from the source tree")
 		noAgent  = k.flags.Bool("no-kg", false, "leave the agent out: Flannel alone")
+		cni      = k.flags.String("cni", "", "host CNI: flannel (default) or none")
 		backend  = k.flags.String("backend", "", "Flannel's: vxlan or host-gw")
 		direct   = k.flags.Bool("direct-routing", false, "Flannel's vxlan routes plainly inside a segment")
 		nft      = k.flags.Bool("flannel-nft", false, "Flannel masquerades by nftables, not iptables")
@@ -45,6 +46,9 @@ func (k *call) upFlags() func() (lab.Spec, lab.Options, error) {
 		s.RoutedInternet = s.RoutedInternet || *routed
 		s.Flannel.DirectRouting = s.Flannel.DirectRouting || *direct
 		s.Flannel.NFTables = s.Flannel.NFTables || *nft
+		if *cni != "" {
+			s.CNI = lab.CNI(*cni)
+		}
 		if *backend != "" {
 			s.Flannel.Backend = *backend
 		}

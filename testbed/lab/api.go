@@ -48,7 +48,8 @@ func (l *Lab) Client(user string) (*kubernetes.Clientset, error) {
 }
 
 // register creates the Node objects one after the other, so that pod prefixes
-// come in the order of the spec: the first node has the first one.
+// come in the order of the spec. There may be gaps: an update during the
+// assignment makes the controller take a second prefix and drop the first.
 func (l *Lab) register(ctx context.Context) error {
 	for _, n := range l.Nodes() {
 		if err := n.Register(ctx); err != nil {
@@ -69,20 +70,18 @@ func (m *Machine) Register(ctx context.Context) error {
 	if _, err := nodes.Create(ctx, m.nodeObject(), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("node %s: create its object: %w", m.Name, err)
 	}
-	if err := patchNodeStatus(ctx, client, m, time.Now()); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	// Before its status, to keep out of the assignment's way.
+	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	var last error
-	if poll(ctx, 20*time.Millisecond, func() bool {
-		node, err := nodes.Get(ctx, m.Name, metav1.GetOptions{})
+	if poll(wait, 20*time.Millisecond, func() bool {
+		node, err := nodes.Get(wait, m.Name, metav1.GetOptions{})
 		last = err
 		return err == nil && node.Spec.PodCIDR != ""
 	}) != nil {
 		return fmt.Errorf("node %s: no pod prefix from the node-ipam controller in 30 s (%v)", m.Name, last)
 	}
-	return nil
+	return patchNodeStatus(ctx, client, m, time.Now())
 }
 
 // Unregister deletes the machine's Node, its Lease and its Pods, as an

@@ -94,7 +94,7 @@ func (l *Lab) startNode(ctx context.Context, m *Machine) error {
 			return err
 		}
 	}
-	if l.Spec.Flannel.Off {
+	if l.Spec.CNI == CNINone {
 		return nil
 	}
 	if err := l.startFlannel(ctx, m); err != nil {

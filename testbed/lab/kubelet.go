@@ -183,6 +183,7 @@ func patchNodeStatus(ctx context.Context, client kubernetes.Interface, n *Machin
 		"addresses":   addresses,
 		"capacity":    room,
 		"allocatable": room,
+		"nodeInfo":    corev1.NodeSystemInfo{KubeletVersion: "kilolab", OperatingSystem: "linux", Architecture: "amd64", OSImage: "namespace"},
 		"conditions": []corev1.NodeCondition{
 			condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady"),
 			condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory"),

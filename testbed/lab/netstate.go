@@ -30,9 +30,9 @@ func netSections() []struct {
 		name, script string
 		sorted       bool
 	}{
-		{"rules", "ip rule; ip -6 rule", false},
-		{"main", "ip route show table main; ip -6 route show table main", true},
-		{"routes", "ip route show table all; ip -6 route show table all", true},
+		{"rules", "ip -4 rule; ip -6 rule", false},
+		{"main", "ip -4 route show table main; ip -6 route show table main", true},
+		{"routes", "ip -4 route show table all; ip -6 route show table all", true},
 		{"links", "ip -o link", false},
 		{"addresses", "ip -o addr", false},
 		{"neighbours", "ip neigh show nud permanent", true},
@@ -51,9 +51,18 @@ var (
 	lifetimes     = regexp.MustCompile(` (expires \d+sec|valid_lft \S+ preferred_lft \S+)`)
 )
 
-// NetState reads the machine's network configuration.
+// NetState reads the machine's network configuration. It waits until the kernel
+// is done with IPv6 addresses that it still checks for duplicates.
 func (m *Machine) NetState(ctx context.Context) (NetState, error) {
 	var s NetState
+	if _, err := m.Shell(ctx, `
+		for i in $(seq 50); do
+			[ -z "$(ip -6 addr show tentative)" ] && break
+			sleep 0.1
+		done
+	`); err != nil {
+		return s, err
+	}
 	for _, section := range netSections() {
 		out, err := m.Shell(ctx, section.script)
 		if err != nil {

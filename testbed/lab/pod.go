@@ -91,6 +91,7 @@ func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
 		mount --make-rprivate /
 		mount -t sysfs sysfs /sys
 		hostname "$1"
+		ip link set lo up
 	`, name); err != nil {
 		return fmt.Errorf("pod %s: %w", name, err)
 	}

@@ -30,7 +30,8 @@ type Spec struct {
 	// node before its interfaces exist, so that it holds on all of them.
 	RPFilter RPFilter `json:"rpFilter"` // "": strict
 
-	Flannel   Flannel   `json:"flannel"`
+	CNI       CNI       `json:"cni"`     // "": flannel
+	Flannel   Flannel   `json:"flannel"` // how, where CNI is flannel
 	ProxyMode ProxyMode `json:"proxyMode"` // "": iptables
 
 	// NoAgent leaves the agent out everywhere: the cluster as its CNI made it.
@@ -39,9 +40,16 @@ type Spec struct {
 	AgentFlags []string `json:"agentFlags,omitempty"`
 }
 
-// Flannel is how the host CNI is set up.
+// CNI is the host CNI.
+type CNI string
+
+const (
+	CNIFlannel CNI = "flannel"
+	CNINone    CNI = "none" // and no pods
+)
+
+// Flannel is how it is set up.
 type Flannel struct {
-	Off     bool   `json:"off,omitempty"`     // no host CNI at all: no pods either
 	Backend string `json:"backend,omitempty"` // "": vxlan; or host-gw
 	VNI     int    `json:"vni,omitempty"`     // 0: Flannel's own default, 1
 	Port    int    `json:"port,omitempty"`    // 0: the kernel's default, 8472
@@ -175,6 +183,7 @@ func (s Spec) Complete() (Spec, error) {
 	setDefault(&s.MTU, 1500)
 	setDefault(&s.RPFilter, RPFilterStrict)
 	setDefault(&s.ProxyMode, ProxyIPTables)
+	setDefault(&s.CNI, CNIFlannel)
 	setDefault(&s.Flannel.Backend, "vxlan")
 
 	for i := range s.Locations {
@@ -244,6 +253,9 @@ func (s Spec) check() error {
 	}
 	if planes != 1 {
 		complain("%d nodes have the control plane: want exactly one", planes)
+	}
+	if s.CNI != CNIFlannel && s.CNI != CNINone {
+		complain("CNI %q: want flannel or none", s.CNI)
 	}
 	if s.Flannel.Backend != "vxlan" && s.Flannel.Backend != "host-gw" {
 		complain("flannel backend %q: want vxlan or host-gw", s.Flannel.Backend)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -104,17 +103,19 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// showLogs prints the end of what every daemon has said.
+// showLogs prints the end of what every agent has said.
 func showLogs(t *testing.T, l *lab.Lab) {
-	for _, n := range l.Nodes() {
-		for _, daemon := range []string{"kg", "flanneld"} {
-			text, err := n.Log(daemon)
-			if err != nil {
-				continue
-			}
-			all := strings.Split(strings.TrimSpace(text), "\n")
-			t.Logf("%s %s (%s):\n%s", n.Name, daemon, filepath.Base(n.LogFile(daemon)), strings.Join(all[max(0, len(all)-15):], "\n"))
+	for _, n := range l.Agents() {
+		text, err := n.Log("kg")
+		if err != nil {
+			continue
 		}
+		all := strings.Split(strings.TrimSpace(text), "\n")
+		all = all[max(0, len(all)-15):]
+		for i := range all {
+			all[i] = fmt.Sprintf("%.300s", all[i])
+		}
+		t.Logf("%s kg:\n%s", n.Name, strings.Join(all, "\n"))
 	}
 }
 

@@ -1,0 +1,111 @@
+package scenario
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// A lab is a value: one that differs from the default wherever it can comes up
+// too, and is what it says.
+func TestUnusualLab(t *testing.T) {
+	spec := lab.Spec{
+		NoAgent:        true,
+		RoutedInternet: true,
+		MTU:            1400,
+		RPFilter:       lab.RPFilterLoose,
+		ProxyMode:      lab.ProxyNFTables,
+		Flannel:        lab.Flannel{VNI: 42, DirectRouting: true, NFTables: true},
+		Locations: []lab.Location{
+			{Name: "hub", Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("10.1.1.0/24")}, Nodes: []lab.Node{
+				{Name: "h1", Public: true, ControlPlane: true, Pods: 2},
+				{Name: "h2", Subnet: 1, Pods: 1},
+				{Name: "h3", Pods: 1},
+			}},
+			{Name: "cloud", Nodes: []lab.Node{{Name: "v1", Pods: 1}}}, // a public address and nothing else
+			{Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}, Nodes: []lab.Node{
+				{Name: "laptop", Outsider: true},
+			}},
+		},
+	}
+	l := up(t, spec)
+	h1, h2, v1, laptop := l.Machine("h1"), l.Machine("h2"), l.Machine("v1"), l.Machine("laptop")
+
+	m := must(l.Matrix(t.Context()))(t)
+	for _, p := range m.Pairs {
+		if p.OK == p.Across() {
+			t.Errorf("%s: ok=%t, but across locations=%t", p, p.OK, p.Across())
+		}
+	}
+	if len(m.Pairs) != 5*4 {
+		t.Errorf("%d pairs, want 20", len(m.Pairs))
+	}
+	if got := must(h2.Shell(t.Context(), "ip route"))(t); !strings.Contains(got, "via "+pod(l, "h1").Masked().Addr().String()+" dev flannel.42") {
+		t.Errorf("h2 is in another subnet than h1 and must reach its pods by VXLAN:\n%s", got)
+	}
+	if got := must(l.Machine("h3").Shell(t.Context(), "ip route"))(t); !strings.Contains(got, "via 10.1.0.1 dev eth0") {
+		t.Errorf("h3 is on h1's segment and must reach its pods directly:\n%s", got)
+	}
+	ok(t, v1.Ping(t.Context(), h1.Public))
+	ok(t, laptop.Ping(t.Context(), v1.Public))
+	if err := v1.Ping(t.Context(), h1.Addr); err == nil {
+		t.Errorf("v1 reaches %s, a private address of another location", h1.Addr)
+	}
+	if got := must(v1.Shell(t.Context(), "cat /sys/class/net/eth0/mtu; sysctl -n net.ipv4.conf.eth0.rp_filter; nft list tables"))(t); !strings.HasPrefix(got, "1400\n2\n") || !strings.Contains(got, "table ip kube-proxy") || !strings.Contains(got, "flannel") {
+		t.Errorf("v1: MTU, rp_filter, nftables: %q", got)
+	}
+	if got := must(l.Kubectl(t.Context(), "get", "nodes", "--output=name"))(t); strings.Contains(got, "laptop") {
+		t.Errorf("an outsider is a node:\n%s", got)
+	}
+}
+
+// pod is the prefix of a node's pods.
+func pod(l *lab.Lab, node string) netip.Prefix {
+	return netip.PrefixFrom(l.Pod(node).Addr, 24)
+}
+
+// Networks cut in one direction carry the other, cut only what they are told,
+// and heal.
+func TestPartition(t *testing.T) {
+	l := up(t, islands())
+	a1, b1, c1, c2 := l.Machine("a1"), l.Machine("b1"), l.Machine("c1"), l.Machine("c2")
+	before := must(a1.NetState(t.Context()))(t)
+
+	ok(t, l.PartitionOneWay(t.Context(), "a1", "b1"))
+	arrives := must(b1.Capture(t.Context(), "eth1", "icmp and src "+a1.Public.String()))(t)
+	returns := must(a1.Capture(t.Context(), "eth1", "icmp[icmptype] == icmp-echo and src "+b1.Public.String()))(t)
+	if a1.Ping(t.Context(), b1.Public) == nil || b1.Ping(t.Context(), a1.Public) == nil {
+		t.Error("an echo came back over a network cut in one direction")
+	}
+	if got := must(arrives.Stop(t.Context()))(t); len(got) != 0 {
+		t.Errorf("packets from a1 to b1 pass: %q", got)
+	}
+	if got := must(returns.Stop(t.Context()))(t); len(got) == 0 {
+		t.Error("packets from b1 to a1 do not pass")
+	}
+	ok(t, l.Machine("a2").Ping(t.Context(), b1.Public))
+
+	// One of two nodes behind the same router.
+	ok(t, l.Partition(t.Context(), "a1", "c1"))
+	if c1.Ping(t.Context(), a1.Public) == nil {
+		t.Error("c1 still reaches a1")
+	}
+	ok(t, c2.Ping(t.Context(), a1.Public))
+
+	// A whole location, inside which all goes on.
+	ok(t, l.Partition(t.Context(), "c", "a"))
+	if c2.Ping(t.Context(), a1.Public) == nil {
+		t.Error("c2 still reaches a1")
+	}
+	ok(t, c2.Ping(t.Context(), b1.Public))
+	ok(t, l.Pod("c1").Ping(t.Context(), l.Pod("c2").Addr))
+
+	ok(t, l.HealAll(t.Context()))
+	ok(t, a1.Ping(t.Context(), b1.Public))
+	ok(t, c2.Ping(t.Context(), a1.Public))
+	if diff := before.Diff(must(a1.NetState(t.Context()))(t)); diff != "" {
+		t.Errorf("cuts changed a machine:\n%s", diff)
+	}
+}
