@@ -114,7 +114,9 @@ func (l *Lab) WaitForMesh(ctx context.Context, limit time.Duration) (Matrix, err
 			if n.Daemon(agentDaemon) == 0 {
 				unready = append(unready, n.Name+": the agent does not run; its log ends:\n"+logTail(n.LogFile(agentDaemon), 5))
 			} else if _, err := n.AgentGet(ctx, "/readyz"); err != nil {
-				unready = append(unready, err.Error())
+				// The first sentence of many.
+				line, _, _ := strings.Cut(err.Error(), "\n")
+				unready = append(unready, line)
 			}
 		}
 		return len(unready) == 0

@@ -180,7 +180,11 @@ func (l *Lab) applyManifests(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(files[0]), 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(files[0], []byte(labManifest), 0o644); err != nil {
+	text := labManifest
+	if _, err := os.Stat(filepath.Join(root, "manifests", "rbac.yaml")); err != nil {
+		text += stopgapManifest
+	}
+	if err := os.WriteFile(files[0], []byte(text), 0o644); err != nil {
 		return err
 	}
 	for _, name := range []string{"crds.yaml", "rbac.yaml"} {

@@ -30,8 +30,8 @@ type Spec struct {
 	// node before its interfaces exist, so that it holds on all of them.
 	RPFilter RPFilter `json:"rpFilter"` // "": strict
 
-	CNI       CNI       `json:"cni"`     // "": flannel
-	Flannel   Flannel   `json:"flannel"` // how, where CNI is flannel
+	CNI       CNI       `json:"cni"`       // "": flannel
+	Flannel   Flannel   `json:"flannel"`   // how, where CNI is flannel
 	ProxyMode ProxyMode `json:"proxyMode"` // "": iptables
 
 	// NoAgent leaves the agent out everywhere: the cluster as its CNI made it.
