@@ -46,6 +46,7 @@ type Published struct {
 	Epoch        uint64
 	Asked        string
 	Discovered   map[Key]netip.AddrPort
+	Silent       []string
 	TunnelMTU    int
 	Tunnel       string
 	NodesOnly    bool

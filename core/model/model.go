@@ -90,6 +90,9 @@ type Node struct {
 	// Discovered are the endpoints that the node's device learned of parties
 	// that publish none.
 	Discovered map[Key]netip.AddrPort `json:"discovered,omitempty"`
+	// Silent names, sorted, the nodes whose link of their own with this one does
+	// not answer though it should: the others need to know which way to take.
+	Silent []string `json:"silent,omitempty"`
 	// TunnelMTU is the MTU in bytes of the node's WireGuard link; 0: not known.
 	TunnelMTU int `json:"tunnelMTU,omitempty"`
 	// Tunnel is the kind of device: "kernel" or "userspace".

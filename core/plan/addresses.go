@@ -11,8 +11,9 @@ import (
 // Addresses returns the WireGuard addresses that the node called self should
 // have, at most one per subnet of the Snapshot, IPv4 first. A node that
 // already has one keeps it, whatever joins or leaves. Otherwise the serving
-// gateway and the first `gateways` candidates of a location claim the lowest
-// free address; nobody else needs one. The agent publishes a claim, reads it
+// gateway and the first `gateways` candidates of a location, and every node
+// that meshes itself (granularity cross or full), claim the lowest free
+// address; nobody else needs one. The agent publishes a claim, reads it
 // back, and uses it only if nobody else holds it then.
 //
 // An exhausted subnet is an error that concerns this node alone; the addresses
@@ -23,8 +24,8 @@ func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error
 		return nil, nil
 	}
 	ls := Locations(s)
-	wants := false
-	if l := locationOf(ls, me.Location); l != nil {
+	wants := meshesItself(me)
+	if l := locationOf(ls, me.Location); l != nil && !wants {
 		wants = l.Gateway == me || slices.Contains(l.Candidates[:min(gateways, len(l.Candidates))], me)
 	}
 	var out []netip.Addr

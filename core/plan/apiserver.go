@@ -51,7 +51,7 @@ func (p *planner) findExceptions() {
 	here := p.apiPortsHere()
 	for i := range p.remote {
 		r := &p.remote[i]
-		if r.kind == peerKind || p.facts.Live[p.locations[r.party].Name] && !r.mute {
+		if r.kind == peerKind || p.live(r) {
 			continue
 		}
 		for _, server := range p.snapshot.APIServers {
@@ -71,6 +71,17 @@ func (p *planner) findExceptions() {
 	p.api.addresses = slices.Compact(p.api.addresses)
 	slices.SortFunc(p.api.passes, comparePass)
 	p.api.passes = slices.Compact(p.api.passes)
+}
+
+// live tells whether the tunnel that carries a prefix is known to work.
+func (p *planner) live(r *remote) bool {
+	switch {
+	case r.mute:
+		return false
+	case r.hop != nil && p.facts.Direct[r.hop.Name]:
+		return true
+	}
+	return p.facts.Live[p.locations[r.party].Name]
 }
 
 func (p *planner) except(e pass) {

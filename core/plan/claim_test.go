@@ -84,6 +84,7 @@ func TestAddresses(t *testing.T) {
 		{"lowest free", east, "e1", "10.4.0.0/16", "10.4.0.1", ""},
 		{"a second candidate claims too", east + "node w1 location=west wg=10.4.0.1", "e2", "10.4.0.0/16", "10.4.0.2", ""},
 		{"a third does not", east, "e3", "10.4.0.0/16", "", ""},
+		{"unless it meshes itself", "node e1 location=e\nnode e2 location=e\nnode e3 location=e granularity=cross", "e3", "10.4.0.0/16", "10.4.0.1", ""},
 		{"a third that has one keeps it", "node e1 location=e\nnode e2 location=e\nnode e3 location=e wg=10.4.0.7", "e3", "10.4.0.0/16", "10.4.0.7", ""},
 		{"joining moves nobody", "node a location=a\nnode b location=b wg=10.4.0.1\nnode c location=c wg=10.4.0.2", "a", "10.4.0.0/16", "10.4.0.3", ""},
 		{"nor does leaving", "node c location=c wg=10.4.0.2", "c", "10.4.0.0/16", "10.4.0.2", ""},

@@ -31,6 +31,7 @@ var update = flag.Bool("update", false, "write the golden files anew; read the d
 //	hop PREFIX via A dev D [onlink] [mtu N]     Flannel's own route in main
 //	connected PREFIX         a network of this node's interfaces
 //	service PREFIX, api ADDR:PORT, live LOCATION, silent (no CNI found)
+//	direct NODE              the node answers over the link with it
 //	show LINE-BEGINNINGS     only lines of the result that begin so
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -111,7 +112,7 @@ func parseCase(t *testing.T, input string) goldenCase {
 	t.Helper()
 	c := goldenCase{
 		snapshot: model.Snapshot{WireGuardSubnets: prefixes("10.4.0.0/16")},
-		facts: plan.Facts{Interface: "kilo0", Port: 51820, TunnelMTU: 1420, AdapterKnown: true, Live: map[string]bool{},
+		facts: plan.Facts{Interface: "kilo0", Port: 51820, TunnelMTU: 1420, AdapterKnown: true, Live: map[string]bool{}, Direct: map[string]bool{},
 			Adapter: adapter.Facts{CNI: "flannel", Mode: "vxlan", ClusterPrefixes: prefixes("10.244.0.0/16")}},
 	}
 	lines := bufio.NewScanner(strings.NewReader(input))
@@ -137,6 +138,8 @@ func parseCase(t *testing.T, input string) goldenCase {
 			c.snapshot.APIServers = append(c.snapshot.APIServers, netip.MustParseAddrPort(f[1]))
 		case "live":
 			c.facts.Live[f[1]] = true
+		case "direct":
+			c.facts.Direct[f[1]] = true
 		case "unnumbered":
 			c.facts.Adapter.Unnumbered = true
 		case "silent":
@@ -198,6 +201,10 @@ func parseNode(t *testing.T, name string, fields []string) model.Node {
 			n.Discovered[keyOf(who)] = netip.MustParseAddrPort(where)
 		case "uid":
 			n.UID = v
+		case "silent":
+			n.Silent = strings.Split(v, ",")
+		case "granularity":
+			n.Granularity = model.Granularity(v)
 		case "leader":
 			n.Leader = true
 		case "forced":

@@ -30,6 +30,8 @@ type claim struct {
 	// mute is set for nodes without an agent: their prefixes are kept from
 	// leaving in clear, but no tunnel carries them.
 	mute bool
+	// tunnel is set for a WireGuard address.
+	tunnel bool
 }
 
 // ground is which prefix belongs to whom, conflicts decided. It is the same on
@@ -77,10 +79,12 @@ func appendLocation(all []claim, l *Location, party int32) []claim {
 		for _, p := range n.InternalIPs {
 			add(single(p.Addr()))
 		}
-		if n == l.Gateway {
+		if n == l.Gateway || meshesItself(n) {
+			c.tunnel = true
 			for _, a := range n.WireGuardIPs {
 				add(single(a))
 			}
+			c.tunnel = false
 		}
 		if c.mute {
 			continue

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -33,6 +34,9 @@ type Facts struct {
 	// Live tells for which locations a probe through the tunnel was answered
 	// lately. It matters only to addresses of API servers; see apiserver.go.
 	Live map[string]bool
+	// Direct tells which nodes answered a probe over a link of their own
+	// lately; see links.go.
+	Direct map[string]bool
 }
 
 // Role is what a node does for its location.
@@ -71,6 +75,7 @@ type planner struct {
 	serving   bool
 	ground    ground
 	remote    []remote // sorted by prefix
+	links     links
 	// shadowed tells that some wider remote prefix encloses own ground, which
 	// then needs exceptions.
 	shadowed []netip.Prefix
@@ -79,9 +84,13 @@ type planner struct {
 	report   Report
 }
 
-// remote is a prefix that must reach another location or a Peer.
+// remote is a prefix that must reach another location, a Peer, or a node that
+// this one has a link of its own with.
 type remote struct {
 	claim
+	// hop is the node whose WireGuard peer carries the prefix; nil: a Peer's
+	// own, or, on a member, the way through the own gateway.
+	hop *model.Node
 	mtu int
 }
 
@@ -101,15 +110,10 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 		p.wait("the Node object %q is not known yet: is --hostname the name of the Node?", f.Self)
 		return p.state, p.report
 	}
-	for i := range p.locations {
-		if p.locations[i].Name == p.self.Location {
-			p.own = i
-		}
-	}
-	l := &p.locations[p.own]
+	l := p.place()
 	p.report.Location = l
-	p.gateway, p.serving = l.Gateway, l.Gateway == p.self
 	p.ground = newGround(&s, p.locations)
+	p.links = newLinks(p)
 	p.report.Warnings = append(p.report.Warnings, p.ground.warnings...)
 	p.findRemote()
 	p.findExceptions()
@@ -121,9 +125,9 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 		p.report.Role = Member
 		if p.serving {
 			p.report.Role = Gateway
-			p.peers()
-			p.tunnelRoutes()
 		}
+		p.peers()
+		p.tunnelRoutes()
 		p.inject(a)
 	}
 	p.standingRoutes()
@@ -131,6 +135,18 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 	p.filter()
 	p.checkSubnets()
 	return p.state, p.report
+}
+
+// place finds the own location.
+func (p *planner) place() *Location {
+	for i := range p.locations {
+		if p.locations[i].Name == p.self.Location {
+			p.own = i
+		}
+	}
+	l := &p.locations[p.own]
+	p.gateway, p.serving = l.Gateway, l.Gateway == p.self
+	return l
 }
 
 func (p *planner) wait(format string, args ...any) {
@@ -162,16 +178,17 @@ func (p *planner) ready() bool {
 func (p *planner) findRemote() {
 	p.remote = make([]remote, 0, len(p.ground.claims))
 	for _, c := range p.ground.claims {
-		if c.kind != peerKind && int(c.party) == p.own {
+		hop := p.links.hop(&c)
+		if c.kind != peerKind && int(c.party) == p.own && hop == nil || hop == nil && p.links.needsLink(&c) {
 			continue
 		}
-		if net, ok := p.connected(c.prefix); ok {
+		if net, ok := p.connected(c.prefix); ok && c.party != int32(p.own) {
 			p.warn("OnLinkElsewhere", c.object(p.snapshot),
 				"%s, reached through %s, is not served on node %s: it lies in %s, a network that this node is connected to; give one of the two other addresses, or put both nodes into one location",
 				c.prefix, c.through(p.snapshot, p.locations), p.self.Name, net)
 			continue
 		}
-		p.remote = append(p.remote, remote{claim: c, mtu: p.pathMTU(c)})
+		p.remote = append(p.remote, remote{claim: c, hop: hop, mtu: p.pathMTU(c, hop)})
 	}
 	p.shadowed = p.ownGround()
 }
@@ -186,20 +203,20 @@ func (p *planner) connected(prefix netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// pathMTU is the largest packet that fits the tunnel from the own gateway to
-// the party's; 0 while neither is known.
-func (p *planner) pathMTU(c claim) int {
-	own := p.facts.TunnelMTU
-	if !p.serving && p.gateway != nil {
-		own = p.gateway.TunnelMTU
+// pathMTU is the largest packet in bytes that fits every tunnel on the way: the
+// own one or the own gateway's, and that of the other side; 0 while unknown.
+func (p *planner) pathMTU(c claim, hop *model.Node) int {
+	mtu := p.facts.TunnelMTU
+	if hop == nil && !p.serving && p.gateway != nil {
+		mtu = p.gateway.TunnelMTU
 	}
-	if c.kind == peerKind {
-		return own
+	if hop == nil && c.kind != peerKind {
+		hop = p.locations[c.party].Gateway
 	}
-	if g := p.locations[c.party].Gateway; g != nil && g.TunnelMTU > 0 && (own == 0 || g.TunnelMTU < own) {
-		return g.TunnelMTU
+	if hop != nil && hop.TunnelMTU > 0 && (mtu == 0 || hop.TunnelMTU < mtu) {
+		mtu = hop.TunnelMTU
 	}
-	return own
+	return mtu
 }
 
 // link is the WireGuard link. Every node has one, so that taking over needs no
@@ -220,22 +237,26 @@ func (p *planner) link() {
 	p.state.Links = append(p.state.Links, l)
 }
 
-// peers are one per other location, and every Peer.
+// peers are the other locations' gateways, the nodes that this one has a link
+// of its own with, and every Peer: the last on gateways alone.
 func (p *planner) peers() {
 	t := p.state.Links[0].Tunnel
-	allowed := p.allowedIPs()
-	for i := range p.locations {
-		g := p.locations[i].Gateway
-		if i == p.own || g == nil || g.Key == p.self.Key {
+	nodes, peers := p.allowedIPs()
+	for i := range p.snapshot.Nodes {
+		n := &p.snapshot.Nodes[i]
+		if !p.links.has(n) || n.Key == p.self.Key {
 			continue
 		}
 		t.Peers = append(t.Peers, state.Peer{
-			Name:       "node/" + g.Name,
-			Key:        g.Key,
-			Endpoint:   p.endpoint(g),
-			AllowedIPs: allowed.locations[i],
-			Keepalive:  p.keepalive(g),
+			Name:       "node/" + n.Name,
+			Key:        n.Key,
+			Endpoint:   p.endpoint(n),
+			AllowedIPs: nodes[n],
+			Keepalive:  p.keepalive(n),
 		})
+	}
+	if !p.serving {
+		return
 	}
 	for i := range p.snapshot.Peers {
 		peer := &p.snapshot.Peers[i]
@@ -244,32 +265,37 @@ func (p *planner) peers() {
 			Key:          peer.Key,
 			PresharedKey: peer.PresharedKey,
 			Endpoint:     peer.Endpoint.AddrPort(),
-			AllowedIPs:   allowed.peers[i],
+			AllowedIPs:   peers[i],
 			Keepalive:    peer.Keepalive,
 		})
 	}
 }
 
-type allowedIPs struct{ locations, peers [][]netip.Prefix }
-
-// allowedIPs groups the remote prefixes by party.
-func (p *planner) allowedIPs() allowedIPs {
-	out := allowedIPs{make([][]netip.Prefix, len(p.locations)), make([][]netip.Prefix, len(p.snapshot.Peers))}
+// allowedIPs groups the remote prefixes by what carries them.
+func (p *planner) allowedIPs() (nodes map[*model.Node][]netip.Prefix, peers [][]netip.Prefix) {
+	nodes, peers = make(map[*model.Node][]netip.Prefix), make([][]netip.Prefix, len(p.snapshot.Peers))
 	for i := range p.remote {
 		switch r := &p.remote[i]; {
 		case r.mute:
-		case r.kind == peerKind:
-			out.peers[r.party] = append(out.peers[r.party], r.prefix)
+		case r.kind == peerKind && r.hop == nil:
+			peers[r.party] = append(peers[r.party], r.prefix)
 		default:
-			out.locations[r.party] = append(out.locations[r.party], r.prefix)
+			// What a member reaches through its gateway it accepts over the
+			// node's own link too: the other side may move first.
+			if n := cmp.Or(r.hop, p.links.accepts(r)); n != nil {
+				nodes[n] = append(nodes[n], r.prefix)
+			}
 		}
 	}
-	return out
+	return nodes, peers
 }
 
 // endpoint is where another location's gateway is reached: what it publishes,
 // else what some other node learned of it.
 func (p *planner) endpoint(g *model.Node) netip.AddrPort {
+	if g.Location == p.self.Location {
+		return p.lanEndpoint(g)
+	}
 	if !g.Endpoint.IsZero() {
 		return g.Endpoint.AddrPort()
 	}
@@ -280,6 +306,18 @@ func (p *planner) endpoint(g *model.Node) netip.AddrPort {
 		}
 		if ep, ok := n.Discovered[g.Key]; ok && !p.inOverlay(ep.Addr()) {
 			return ep
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// lanEndpoint is where a node of the own location is reached: its internal
+// address. Its port is the one that it publishes, else the usual one here.
+func (p *planner) lanEndpoint(n *model.Node) netip.AddrPort {
+	port := cmp.Or(n.Endpoint.Port, p.facts.Port)
+	for _, mine := range p.self.InternalIPs {
+		if a := n.InternalIP(mine.Addr().Is4()); a.IsValid() {
+			return netip.AddrPortFrom(a, port)
 		}
 	}
 	return netip.AddrPort{}
@@ -314,6 +352,9 @@ func (p *planner) inOverlay(a netip.Addr) bool {
 func (p *planner) keepalive(g *model.Node) time.Duration {
 	if p.self.Keepalive > 0 {
 		return p.self.Keepalive
+	}
+	if g.Location == p.self.Location {
+		return 0 // no NAT between the two
 	}
 	// Both sides keep the flow alive, so that the public side, restarted with
 	// an empty device, speaks first to where the other was heard last.

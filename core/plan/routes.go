@@ -8,12 +8,12 @@ import (
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
-// tunnelRoutes lead a gateway's traffic, and what its members send through it,
-// into the tunnel.
+// tunnelRoutes lead into the tunnel what this node sends over a link of its
+// own: on a gateway everything, its members' traffic included.
 func (p *planner) tunnelRoutes() {
 	for i := range p.remote {
 		r := &p.remote[i]
-		if r.mute || p.api.exempt(r.prefix) {
+		if r.mute || r.hop == nil && !(r.kind == peerKind && p.serving) || p.api.exempt(r.prefix) {
 			continue
 		}
 		v4 := r.prefix.Addr().Is4()
@@ -26,26 +26,15 @@ func (p *planner) tunnelRoutes() {
 			Table: state.TableOverlay, Dst: r.prefix, Type: state.Unicast,
 			Device: p.facts.Interface, Source: source, MTU: r.mtu,
 		}
-		if p.facts.Adapter.Unnumbered {
+		if p.facts.Adapter.Unnumbered && r.hop != nil {
 			// Named by its next hop, a route is not taken for a device's own
 			// network and copied into main by the CNI.
-			if via := p.partyAddress(r, v4); via.IsValid() {
+			if via := r.hop.WireGuardIP(v4); via.IsValid() {
 				route.Via, route.OnLink = via, true
 			}
 		}
 		p.state.Routes = append(p.state.Routes, route)
 	}
-}
-
-// partyAddress is the WireGuard address of the party behind a prefix.
-func (p *planner) partyAddress(r *remote, v4 bool) netip.Addr {
-	if r.kind == peerKind {
-		return netip.Addr{}
-	}
-	if g := p.locations[r.party].Gateway; g != nil {
-		return g.WireGuardIP(v4)
-	}
-	return netip.Addr{}
 }
 
 // inject asks the adapter for what it adds, and admits it.
@@ -69,13 +58,14 @@ func (p *planner) inject(a adapter.Adapter) {
 func (p *planner) view() adapter.View {
 	v := adapter.View{Self: *p.self, Serving: p.serving, Gateway: p.gateway, Interface: p.facts.Interface}
 	for _, n := range p.locations[p.own].Nodes {
-		if n != p.self && n.Spoken {
+		// A member with a link of its own has no need of another way.
+		if n != p.self && n.Spoken && !p.links.live(n) {
 			v.Members = append(v.Members, *n)
 		}
 	}
 	for i := range p.remote {
 		r := &p.remote[i]
-		if r.mute || p.api.exempt(r.prefix) {
+		if r.mute || r.hop != nil && !p.serving || p.api.exempt(r.prefix) {
 			continue
 		}
 		v.Remote = append(v.Remote, adapter.Remote{Prefix: r.prefix, Location: p.partyName(&r.claim), MTU: r.mtu})
