@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/kilo-overlay/kilo/core/agent"
+	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/wireguard"
+)
+
+// link keeps the WireGuard device: agent and kernel both ask for it where it is
+// missing, and only one of them may make it.
+type link struct {
+	options wireguard.Options
+	create  bool // --create-interface
+
+	mu   sync.Mutex
+	held *wireguard.Device // nil before the first success
+}
+
+func newLink(o *options, key model.Key, log *slog.Logger) *link {
+	return &link{create: o.createInterface, options: wireguard.Options{
+		Interface: o.iface, Mode: o.wireguard.value, Port: uint16(o.port), Key: key, Log: log,
+	}}
+}
+
+// ensure returns the device, making it where it is missing. The same device is
+// the same value.
+func (l *link) ensure(ctx context.Context, mtu int) (agent.Device, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.options.MTU = mtu
+	if !l.create {
+		if _, err := net.InterfaceByName(l.options.Interface); err != nil {
+			return nil, fmt.Errorf("interface %s is %w; --create-interface=false leaves it to somebody else to make it", l.options.Interface, agent.ErrNotYet)
+		}
+	}
+	d, err := wireguard.Ensure(ctx, l.options)
+	if err != nil {
+		return nil, err
+	}
+	// For a device that this process serves, and for one that was adopted
+	// again, Ensure's answer is another value for the same thing.
+	if l.held == nil || gone(l.held) || d.Local() || d.Kind() != l.held.Kind() {
+		l.held = d
+	}
+	return l.held, nil
+}
+
+// ensureAgain is ensure for the kernel, which finds a link missing.
+func (l *link) ensureAgain(ctx context.Context) error {
+	l.mu.Lock()
+	mtu := l.options.MTU
+	l.mu.Unlock()
+	_, err := l.ensure(ctx, mtu)
+	return err
+}
+
+func gone(d *wireguard.Device) bool {
+	select {
+	case <-d.Done(): // never of one that this process does not serve
+		return true
+	default:
+		return false
+	}
+}

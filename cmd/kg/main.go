@@ -1,0 +1,67 @@
+// Command kg joins the locations of a Kubernetes cluster with WireGuard, on top
+// of the CNI that the cluster already runs. It runs on every node.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+)
+
+// release is set by the linker where a release is built.
+var release string
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kg:", err)
+		os.Exit(1)
+	}
+}
+
+// run is kg but for the process around it.
+func run(ctx context.Context, args []string, getenv func(string) string, out, log io.Writer) error {
+	do := runAgent
+	if len(args) > 0 {
+		switch args[0] {
+		case "uninstall":
+			do, args = uninstall, args[1:]
+		case "version":
+			do, args = printVersion, args[1:]
+		}
+	}
+	o, err := parse(args, getenv, out)
+	if errors.Is(err, errHelp) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w\nkg --help lists all flags", err)
+	}
+	if o.version {
+		do = printVersion
+	}
+	return do(ctx, o, out, log)
+}
+
+func printVersion(_ context.Context, _ *options, out, _ io.Writer) error {
+	_, err := fmt.Fprintln(out, version())
+	return err
+}
+
+// version is the release, or else the commit that the Go toolchain recorded.
+func version() string {
+	if release != "" {
+		return release
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/kilo-overlay/kilo/core/agent"
+	"github.com/kilo-overlay/kilo/core/cluster"
+	"github.com/kilo-overlay/kilo/core/identity"
+	"github.com/kilo-overlay/kilo/core/kernel"
+)
+
+const uninstallTimeout = time.Minute
+
+// uninstall removes everything of the mesh from this node, and what the agent
+// wrote to its Node. The node comes first and needs no API server. What could
+// not be removed is said, and is an error.
+func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, uninstallTimeout)
+	defer cancel()
+	unlock, err := lock(ctx, o.stateDir, 0)
+	if errors.Is(err, errRuns) {
+		return fmt.Errorf("%w, and would put back what is removed: end it first (remove the DaemonSet, or this node from it)", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	// The key tells our own link from a stranger's. None is made for that.
+	keyPath := filepath.Join(o.stateDir, keyFile)
+	var private wgtypes.Key
+	if _, err := os.Lstat(keyPath); err == nil {
+		if private, _, err = identity.Load(keyPath); err != nil {
+			fmt.Fprintf(out, "the key is not readable, and not needed: %v\n", err)
+		}
+	}
+	failed := errors.Join(
+		removeFromKernel(ctx, o, private, newLog(logTo, o.logLevel.value), out),
+		removeSocket(o.iface),
+		removeFiles(o.stateDir, o.purge, out),
+	)
+	if err := removeFromCluster(ctx, o, out); err != nil {
+		failed = errors.Join(failed, fmt.Errorf("Node %s still carries what the agent wrote: %w\n"+
+			"run \"kg uninstall\" again when the API server answers, or remove annotations and labels kilo.squat.ai/* by hand (annotations that you set yourself, such as kilo.squat.ai/location, are yours)", o.hostname, err))
+	}
+	if failed == nil {
+		fmt.Fprintln(out, "nothing of the mesh is left on this node")
+	}
+	return failed
+}
+
+func removeFiles(dir string, purge bool, out io.Writer) error {
+	names := []string{"snapshot.json", "psk.json", "undo.json", lockFile}
+	if purge {
+		names = append(names, keyFile)
+	}
+	var errs []error
+	for _, name := range names {
+		err := os.Remove(filepath.Join(dir, name))
+		switch {
+		case err == nil && name != lockFile:
+			fmt.Fprintf(out, "removed %s\n", filepath.Join(dir, name))
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, keyFile)); err == nil {
+		fmt.Fprintf(out, "kept %s, so that the node is the same party to everyone if it comes back; --purge removes it\n", filepath.Join(dir, keyFile))
+	} else {
+		_ = os.Remove(dir) // a directory with anything else in it stays
+	}
+	return errors.Join(errs...)
+}
+
+// removeSocket removes the control socket that a userspace device left behind
+// when its process was killed. One that answers is somebody's.
+func removeSocket(iface string) error {
+	path := filepath.Join("/var/run/wireguard", iface+".sock")
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		_ = c.Close()
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func removeFromCluster(ctx context.Context, o *options, out io.Writer) error {
+	rest, err := restConfig(o)
+	if err != nil {
+		return err
+	}
+	rest.Timeout = 15 * time.Second
+	writes := countWrites(rest)
+	if err := cluster.New(cluster.Config{REST: rest, Node: o.hostname, TopologyLabel: o.topologyLabel, Version: version()}).Clear(ctx); err != nil {
+		return err
+	}
+	if writes() > 0 {
+		fmt.Fprintf(out, "removed the agent's annotations, labels and condition from Node %s\n", o.hostname)
+	}
+	return nil
+}
+
+func removeFromKernel(ctx context.Context, o *options, private wgtypes.Key, log *slog.Logger, out io.Writer) error {
+	k, err := kernel.New(kernel.Options{Interface: o.iface, PrivateKey: private, Log: log})
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	report, err := agent.RemoveAll(ctx, k, true)
+	for _, c := range report.Done {
+		fmt.Fprintf(out, "removed: %s\n", c)
+	}
+	if err != nil {
+		return fmt.Errorf("not everything could be removed from the kernel: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kilo-overlay/kilo/core/adapter"
+	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/plan"
+	"github.com/kilo-overlay/kilo/core/self"
+	"github.com/kilo-overlay/kilo/core/state"
+)
+
+// firstPatience is how long the best candidate of a location without a gateway
+// leaves the others time to speak before it claims. A first gateway keeps the
+// task however good a candidate comes later, and the agents of a new cluster
+// start within seconds of each other. Traffic does not wait for it: an
+// unclaimed location is served by its best candidate.
+const firstPatience = 10 * time.Second
+
+// factsPatience is how long after its start an agent waits for the host CNI
+// before it says something about its node without it. A node that is restarted
+// would otherwise take its pod prefix back for a moment, from everybody.
+const factsPatience = 10 * time.Second
+
+// world is everything that one pass looks at.
+type world struct {
+	now, started time.Time
+
+	snapshot         model.Snapshot
+	snapshotWarnings []model.Warning
+	synced           bool // the snapshot is the API server's, and whole
+
+	inputs        model.Inputs
+	inputWarnings []model.Warning
+	inputsKnown   bool
+
+	host    model.Host
+	tunnel  string // kind of the WireGuard device; "" while there is none
+	adapter adapter.Adapter
+	facts   adapter.Facts
+	// factsKnown tells that facts are an answer of the host CNI, be it an
+	// earlier one.
+	factsKnown bool
+
+	heard []PeerStatus
+	live  map[string]bool // what probes say; a location is absent while they do not know
+	// observed is what stands in the kernel; read only while it matters.
+	observed state.State
+}
+
+// memory is what one pass leaves to the next.
+type memory struct {
+	mtu  int             // last good MTU of the tunnel
+	live map[string]bool // location -> live, as the last plan took it
+	// unclaimed is since when this node has been the best candidate of a
+	// location that nobody claimed; zero: it is not.
+	unclaimed time.Time
+}
+
+// decision is what one pass wants done. Nothing is done yet.
+type decision struct {
+	mtu int
+	// published is what the node says about itself, where publish tells that
+	// enough is known to say it.
+	published model.Published
+	publish   bool
+	claim     plan.ClaimResult
+
+	wanted state.State
+	report plan.Report
+	// apply tells that wanted may be applied at all; prune that what it lacks
+	// may be removed.
+	apply, prune bool
+
+	targets  []target
+	warnings []model.Warning
+	// again asks for a pass after that time; 0: none.
+	again  time.Duration
+	memory memory
+}
+
+// decide is the agent's thinking, apart from every effect.
+func (c *Config) decide(w *world, m memory) decision {
+	d := decision{memory: m}
+	me := w.snapshot.Node(c.Node)
+
+	c.describe(w, me, &d)
+	d.targets = probeTargets(&w.snapshot, plan.Locations(w.snapshot), c.Node)
+	d.memory.live = presume(w, m.live, d.targets)
+
+	d.wanted, d.report = plan.Plan(w.snapshot, plan.Facts{
+		Self: c.Node, Interface: c.Interface, Port: c.Port, Key: c.Key, TunnelMTU: d.mtu,
+		Connected: connected(w.host, c.Interface, w.facts.ExcludeInterfaces),
+		Adapter:   w.facts, AdapterKnown: w.factsKnown,
+		Live: d.memory.live,
+	}, w.adapter)
+
+	c.claim(w, me, &d)
+	c.addresses(w, me, &d)
+	if me != nil {
+		d.published.Discovered = learned(&w.snapshot, tunnelOf(d.wanted), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
+	}
+
+	// A node that is in no snapshot has no place in the mesh that could be
+	// planned for; what is there stays.
+	d.apply = me != nil && d.mtu > 0
+	d.prune = w.synced && w.factsKnown && me != nil && me.Spoken
+	d.publish = w.synced && w.inputsKnown && me != nil && d.mtu > 0 && w.tunnel != ""
+	if wait := factsPatience - w.now.Sub(w.started); d.publish && !w.factsKnown && wait > 0 {
+		d.publish = false
+		d.again = soonest(d.again, wait)
+	}
+	d.warnings = slices.Concat(w.snapshotWarnings, w.inputWarnings, d.warnings, w.facts.Warnings, d.report.Warnings)
+	return d
+}
+
+// describe decides what the node says about itself as far as it depends on
+// nobody else, and the MTU of its tunnel.
+func (c *Config) describe(w *world, me *model.Node, d *decision) {
+	overlay := slices.Concat(w.snapshot.WireGuardSubnets, w.snapshot.ServicePrefixes, w.facts.ClusterPrefixes)
+	for i := range w.snapshot.Nodes {
+		overlay = append(overlay, w.snapshot.Nodes[i].PodPrefixes...)
+	}
+	r := self.Decide(self.Input{
+		Node: c.Node, Inputs: w.inputs, Settings: c.Settings, Host: w.host, Adapter: w.facts,
+		Interface: c.Interface, Overlay: overlay, Key: c.Key, Tunnel: w.tunnel,
+	})
+	d.published = r.Published
+	if w.inputsKnown {
+		d.warnings = append(d.warnings, r.Warnings...)
+	}
+
+	endpoint, internal := r.Published.Endpoint.Addr, r.Published.InternalIPs
+	if !w.inputsKnown && me != nil {
+		// Without the API server, what the node last said stands in.
+		endpoint, internal = me.Endpoint.Addr, me.InternalIPs
+	}
+	d.mtu = c.MTU
+	if d.mtu == 0 {
+		mtu, err := TunnelMTU(w.host, endpoint, internal)
+		if err != nil {
+			d.warnings = append(d.warnings, c.warning("TunnelMTU", "%v", err))
+			mtu = d.memory.mtu
+		}
+		d.mtu = mtu
+	}
+	d.memory.mtu = d.mtu
+	d.published.TunnelMTU = d.mtu
+}
+
+// claim decides whether to serve as the location's gateway.
+func (c *Config) claim(w *world, me *model.Node, d *decision) {
+	d.claim = plan.Claim(w.snapshot, c.Node)
+	unclaimed := d.memory.unclaimed
+	d.memory.unclaimed = time.Time{}
+	if d.claim.Claims && d.claim.First && !allSpoke(d.report.Location) {
+		if unclaimed.IsZero() {
+			unclaimed = w.now
+		}
+		d.memory.unclaimed = unclaimed
+		if wait := firstPatience - w.now.Sub(unclaimed); wait > 0 {
+			d.claim = plan.ClaimResult{Epoch: me.Epoch, Asked: me.Asked}
+			d.again = soonest(d.again, wait)
+		}
+	}
+	d.published.Epoch, d.published.Asked = d.claim.Epoch, d.claim.Asked
+}
+
+// allSpoke tells whether every node of the location that is up has an agent.
+func allSpoke(l *plan.Location) bool {
+	return l == nil || !slices.ContainsFunc(l.Nodes, func(n *model.Node) bool { return n.Ready && !n.Spoken })
+}
+
+// addresses decides which WireGuard addresses the node claims or keeps.
+func (c *Config) addresses(w *world, me *model.Node, d *decision) {
+	found, err := plan.Addresses(w.snapshot, c.Node, c.Gateways)
+	if err != nil {
+		d.warnings = append(d.warnings, c.warning("NoWireGuardAddress", "%v", err))
+	}
+	d.published.WireGuardIPs = found
+}
+
+func (c *Config) warning(kind, format string, args ...any) model.Warning {
+	return model.Warning{Kind: kind, Object: "node/" + c.Node, Message: fmt.Sprintf(format, args...)}
+}
+
+// presume completes what probes know. A location that they cannot tell about
+// yet is what it was in the last plan, or, right after a start, what the
+// kernel shows: an agent that is restarted must not take a working way away.
+func presume(w *world, before map[string]bool, targets []target) map[string]bool {
+	out := make(map[string]bool, len(targets))
+	for _, t := range targets {
+		live, known := w.live[t.Location]
+		if !known {
+			live, known = before[t.Location]
+		}
+		if !known {
+			live = carried(w, t.Location)
+		}
+		out[t.Location] = live
+	}
+	return out
+}
+
+// carried tells whether the kernel leads one of the addresses that are kept out
+// of the tunnel to a location without life into the tunnel all the same: then an
+// earlier agent had found it alive.
+func carried(w *world, location string) bool {
+	at := map[netip.Addr]bool{}
+	for i := range w.snapshot.Nodes {
+		n := &w.snapshot.Nodes[i]
+		if n.Location != location {
+			continue
+		}
+		for _, p := range n.InternalIPs {
+			at[p.Addr()] = true
+		}
+		for _, server := range w.snapshot.APIServers {
+			if belongs(n, server.Addr()) {
+				at[server.Addr()] = true
+			}
+		}
+	}
+	found := false
+	for _, r := range w.observed.Routes {
+		if r.Table != state.TableOverlay || !r.Dst.IsSingleIP() || !at[r.Dst.Addr()] {
+			continue
+		}
+		switch r.Type {
+		case state.Unicast:
+			found = true
+		case state.Throw:
+			return false
+		}
+	}
+	return found
+}
+
+// connected lists the networks of the node's own interfaces, those of the mesh
+// and of the host CNI left out.
+func connected(h model.Host, iface string, cni []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, l := range h.Interfaces {
+		if !l.Up || l.Name == iface || l.Name == state.VXLANLink || self.MatchName(cni, l.Name) {
+			continue
+		}
+		for _, p := range l.Addresses {
+			a := p.Addr()
+			if a.IsLoopback() || a.IsLinkLocalUnicast() || p.IsSingleIP() {
+				continue
+			}
+			out = append(out, p.Masked())
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// soonest returns the shorter of two waits, where 0 is none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func tunnelOf(s state.State) *state.Tunnel {
+	for i := range s.Links {
+		if s.Links[i].Tunnel != nil {
+			return s.Links[i].Tunnel
+		}
+	}
+	return nil
+}

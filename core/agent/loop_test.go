@@ -1,0 +1,448 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/state"
+)
+
+func jsonOf(v any) (string, error) {
+	b, err := json.Marshal(v)
+	return string(b), err
+}
+
+// A gateway comes up, and then nothing happens for ten minutes: no change, no
+// write, no probe.
+func TestRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, e1(), snapshot(e1(), e2(), w1()), nil)
+		defer r.stop()
+		r.settle(time.Second)
+		p := r.peer(t, "w1")
+		if p == nil || p.Endpoint != netip.MustParseAddrPort("203.0.113.9:51820") {
+			t.Fatalf("peer w1: %+v", p)
+		}
+		if got := r.route(t, "10.244.9.0/24"); got == nil || got.Device != "kilo0" || got.Source != netip.MustParseAddr("10.0.0.1") {
+			t.Errorf("route to west's pods: %v", got)
+		}
+		if s := r.Status(context.Background()); !s.Ready || s.Role != "gateway" || s.Location != "east" || len(s.Waiting) > 0 {
+			t.Errorf("status: ready %v, role %s, location %q, waiting %q", s.Ready, s.Role, s.Location, s.Waiting)
+		}
+
+		r.kernel.Made()
+		r.cluster.writes()
+		passes := testutil.ToFloat64(r.metrics.reconciles)
+		r.settle(10 * time.Minute)
+		if made := r.kernel.Made(); len(made) > 0 {
+			t.Errorf("changes at rest: %v", made)
+		}
+		if w := r.cluster.writes(); len(w) > 0 {
+			t.Errorf("writes at rest: %+v", w)
+		}
+		if n := testutil.ToFloat64(r.metrics.reconciles) - passes; n < 19 || n > 21 {
+			t.Errorf("%v passes in ten minutes; want one every 30 s", n)
+		}
+		if len(r.ether.opened) > 0 {
+			t.Errorf("probes without an API server in the mesh: %v", r.ether.asked)
+		}
+	})
+}
+
+// What something else changes is put back within a second; a fight is paced.
+func TestDriftIsRepaired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, e1(), snapshot(e1(), e2(), w1()), nil)
+		defer r.stop()
+		r.settle(time.Second)
+		before := r.kernel.Everything()
+
+		r.kernel.RemoveLink("kilo0")
+		r.kernel.stir()
+		r.settle(time.Second)
+		if now := r.kernel.Everything(); now != before {
+			t.Errorf("after the link was deleted:\n%s\nwant\n%s", now, before)
+		}
+		if n := testutil.ToFloat64(r.metrics.drift.WithLabelValues("route")); n == 0 {
+			t.Error("repairs of routes are not counted")
+		}
+		if n := testutil.ToFloat64(r.metrics.drift.WithLabelValues("rule")); n != 0 {
+			t.Errorf("%v rules counted as repaired; none was touched", n)
+		}
+
+		// Somebody flushes our chain whenever it is there, for a minute.
+		r.kernel.Made()
+		fights := 0
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			s, err := r.kernel.Observe(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range s.Filter.Chains {
+				if c.Name == "guard" && len(c.Rules) > 0 {
+					fights++
+					r.kernel.FlushChain("guard")
+					r.kernel.stir()
+				}
+			}
+		}
+		if most := driftBurst + 60*driftPace + 2; fights > most || fights < 60 {
+			t.Errorf("repaired %d times in a minute of fighting; want between 60 and %d", fights, most)
+		}
+		r.settle(2 * time.Second)
+		if now := r.kernel.Everything(); now != before {
+			t.Errorf("after the fight:\n%s\nwant\n%s", now, before)
+		}
+	})
+}
+
+// A burst of Node updates is one pass.
+func TestBurstIsOnePass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, e1(), snapshot(e1(), e2(), w1()), nil)
+		defer r.stop()
+		r.settle(time.Second)
+		passes := testutil.ToFloat64(r.metrics.reconciles)
+		for i := range 10 {
+			n := w1()
+			n.Name, n.UID, n.Key = fmt.Sprintf("w%d", i+2), fmt.Sprint(10+i), key(fmt.Sprint("w", i))
+			n.PodPrefixes = prefixes(fmt.Sprintf("10.244.%d.0/24", 20+i))
+			n.InternalIPs, n.WireGuardIPs, n.Epoch = prefixes(fmt.Sprintf("192.168.9.%d/24", 20+i)), nil, 0
+			r.cluster.setNode(n)
+			time.Sleep(10 * time.Millisecond)
+		}
+		r.settle(time.Second)
+		if n := testutil.ToFloat64(r.metrics.reconciles) - passes; n != 1 {
+			t.Errorf("%v passes for a burst of ten updates", n)
+		}
+		if r.route(t, "10.244.29.0/24") == nil {
+			t.Error("the last node of the burst has no route")
+		}
+	})
+}
+
+// A CNI that fails to answer changes nothing; new facts do at once.
+func TestFactsAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, e2(), snapshot(e1(), e2(), w1()), nil)
+		defer r.stop()
+		r.settle(time.Second)
+		if got := r.route(t, "10.244.9.0/24"); got == nil || got.Device != "flannel.1" || got.Via != netip.MustParseAddr("10.244.1.0") {
+			t.Fatalf("member's route to west: %v", got)
+		}
+		r.kernel.Made()
+		r.cni.change(func(c *fakeCNI) { c.err = errors.New("subnet.env is not there") })
+		r.settle(5 * time.Minute)
+		if made := r.kernel.Made(); len(made) > 0 {
+			t.Errorf("changes because the CNI did not answer: %v", made)
+		}
+		s := r.Status(context.Background())
+		if !strings.Contains(s.Adapter.Error, "subnet.env is not there") || s.Adapter.CNI != "flannel" {
+			t.Errorf("adapter status: %+v", s.Adapter)
+		}
+		if n := testutil.ToFloat64(r.metrics.errors.WithLabelValues("discover")); n == 0 {
+			t.Error("failed discoveries are not counted")
+		}
+
+		r.cni.change(func(c *fakeCNI) {
+			c.err = nil
+			c.facts.NextHops = append(c.facts.NextHops[:0:0], c.facts.NextHops...)
+			c.facts.NextHops[0].Via = netip.MustParseAddr("10.0.0.1")
+			c.facts.NextHops[0].Device = "eth0"
+		})
+		r.settle(time.Second)
+		if got := r.route(t, "10.244.9.0/24"); got == nil || got.Device != "eth0" || got.Via != netip.MustParseAddr("10.0.0.1") {
+			t.Errorf("after the CNI's route changed: %v", got)
+		}
+	})
+}
+
+// Nothing is removed before everything has reported.
+func TestNothingIsPrunedEarly(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(*rig) // how the second agent starts
+		then   func(*rig) // what makes its knowledge whole
+	}{
+		"no API server, no snapshot": {
+			before: func(r *rig) { r.cluster.synced, r.cluster.snap = false, model.Snapshot{} },
+			then: func(r *rig) {
+				r.cluster.change(func(c *fakeCluster) { c.synced, c.snap = true, snapshot(e1(), e2()) })
+			},
+		},
+		"no API server, an old snapshot": {
+			before: func(r *rig) { r.cluster.synced, r.cluster.snap = false, snapshot(e1(), e2()) },
+			then:   func(r *rig) { r.cluster.change(func(c *fakeCluster) { c.synced = true }) },
+		},
+		"no CNI": {
+			before: func(r *rig) { r.cni.err, r.cluster.snap = errors.New("not up yet"), snapshot(e1(), e2()) },
+			then:   func(r *rig) { r.cni.change(func(c *fakeCNI) { c.err = nil }) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := start(t, e1(), snapshot(e1(), e2(), w1()), nil)
+				first.settle(time.Second)
+				first.stop()
+				before := first.kernel.Everything()
+				if first.peer(t, "w1") == nil {
+					t.Fatal("the first agent made no peer")
+				}
+
+				// Meanwhile west was deleted, and the second agent cannot know.
+				second := start(t, e1(), snapshot(e1(), e2(), w1()), func(r *rig) {
+					r.kernel.Kernel = first.kernel.Kernel
+					c.before(r)
+				})
+				defer second.stop()
+				second.settle(5 * time.Second)
+				now := second.kernel.Everything()
+				for _, line := range strings.Split(before, "\n") {
+					if !strings.Contains(now, line) {
+						t.Errorf("removed: %s", line)
+					}
+				}
+				c.then(second)
+				second.settle(15 * time.Second)
+				if second.peer(t, "w1") != nil || second.route(t, "10.244.9.0/24") != nil {
+					t.Errorf("west is still there when all is known:\n%s", second.kernel.Everything())
+				}
+			})
+		})
+	}
+}
+
+// An agent that is restarted finds everything as it should be.
+func TestRestartChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := snapshot(e1(), e2(), w1())
+		s.APIServers = []netip.AddrPort{netip.MustParseAddrPort("192.168.9.9:6443")}
+		first := start(t, e1(), s, func(r *rig) { r.ether.set(netip.MustParseAddr("10.4.0.2"), true) })
+		first.settle(5 * time.Second)
+		if first.route(t, "192.168.9.9/32") == nil {
+			t.Fatal("the API server's address is not in the tunnel although west answers")
+		}
+		first.stop()
+		first.kernel.Made()
+
+		// The new agent's probes are not answered for two seconds.
+		second := start(t, e1(), s, func(r *rig) { r.kernel.Kernel = first.kernel.Kernel })
+		defer second.stop()
+		second.settle(2 * time.Second)
+		second.ether.set(netip.MustParseAddr("10.4.0.2"), true)
+		second.settle(time.Minute)
+		if made := second.kernel.Made(); len(made) > 0 {
+			t.Errorf("changes by the second agent: %v", made)
+		}
+	})
+}
+
+// What mends the mesh is not cut off by it: the API server's address enters the
+// tunnel with the first answered probe and leaves it when none is answered.
+func TestProbesOpenAndCloseTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := snapshot(e1(), e2(), w1())
+		s.APIServers = []netip.AddrPort{netip.MustParseAddrPort("192.168.9.9:6443")}
+		west := netip.MustParseAddr("10.4.0.2")
+		r := start(t, e1(), s, nil)
+		defer r.stop()
+		r.settle(10 * time.Second)
+		if got := r.route(t, "192.168.9.9/32"); got != nil {
+			t.Errorf("before any answer: %v", got)
+		}
+		if r.route(t, "10.244.9.0/24") == nil {
+			t.Error("west's pods are kept out too")
+		}
+		if r.ether.opened[netip.MustParseAddr("10.4.0.1")] == 0 {
+			t.Errorf("a gateway asks from its WireGuard address; sockets: %v", r.ether.opened)
+		}
+		r.ether.set(west, true)
+		r.settle(1100 * time.Millisecond)
+		if r.route(t, "192.168.9.9/32") == nil {
+			t.Error("west answers and the API server's address is not in the tunnel")
+		}
+		r.ether.set(west, false)
+		r.settle(5 * time.Second)
+		if got := r.route(t, "192.168.9.9/32"); got != nil {
+			t.Errorf("west has been silent for five seconds: %v", got)
+		}
+	})
+}
+
+// The node's facts are published once, claims included, and again only when
+// they change.
+func TestPublishing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fresh := e1()
+		fresh.Spoken, fresh.Key, fresh.Epoch, fresh.Asked, fresh.WireGuardIPs, fresh.Tunnel, fresh.TunnelMTU = false, model.Key{}, 0, "", nil, "", 0
+		r := start(t, e1(), snapshot(fresh, w1()), func(r *rig) { r.kernel = newFakeHost(e1()); r.Agent.Kernel = r.kernel })
+		defer r.stop()
+		r.settle(20 * time.Second)
+		me := r.cluster.snap.Node("e1")
+		if !me.Spoken || me.Key != key("e1") || me.Location != "east" || me.TunnelMTU != 1420 || me.Tunnel != "kernel" {
+			t.Errorf("published: %+v", me)
+		}
+		if me.Epoch != 1 || len(me.WireGuardIPs) != 1 || me.WireGuardIPs[0] != netip.MustParseAddr("10.4.0.1") {
+			t.Errorf("claims: epoch %d, addresses %v", me.Epoch, me.WireGuardIPs)
+		}
+		if n := len(r.cluster.writes()); n > 3 {
+			t.Errorf("%d writes to come up; want at most facts, claim of the task, claim of an address", n)
+		}
+
+		// An interface gets another MTU.
+		r.kernel.host.Interfaces[0].MTU = 1400
+		r.kernel.stir()
+		r.settle(time.Second)
+		w := r.cluster.writes()
+		if len(w) != 1 || w[0].TunnelMTU != 1320 || w[0].Epoch != 1 {
+			t.Errorf("after the uplink's MTU changed: %+v", w)
+		}
+
+		// The API server is away: the data path does not wait for it.
+		r.cluster.change(func(c *fakeCluster) { c.away = true })
+		r.kernel.host.Interfaces[0].MTU = 1390
+		r.kernel.stir()
+		r.settle(time.Second)
+		s, _ := r.kernel.Observe(context.Background())
+		if len(s.Links) != 1 || s.Links[0].MTU != 1310 {
+			t.Errorf("links while the API server is away: %v", s.Links)
+		}
+		r.cluster.change(func(c *fakeCluster) { c.away = false })
+		r.settle(time.Minute)
+		if me := r.cluster.snap.Node("e1"); me.TunnelMTU != 1310 {
+			t.Errorf("published MTU %d after the API server came back", me.TunnelMTU)
+		}
+	})
+}
+
+// A first claim waits for the rest of the location to speak, but not for ever.
+func TestFirstClaimIsPatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		me, late := e1(), e2()
+		me.Epoch, me.Asked = 0, ""
+		late.Spoken = false
+		r := start(t, me, snapshot(me, late, w1()), nil)
+		defer r.stop()
+		r.settle(5 * time.Second)
+		if me := r.cluster.snap.Node("e1"); me.Epoch != 0 {
+			t.Errorf("claimed epoch %d after five seconds while e2 has not spoken", me.Epoch)
+		}
+		if r.peer(t, "w1") == nil {
+			t.Error("traffic waits for the claim")
+		}
+		r.settle(7 * time.Second)
+		if me := r.cluster.snap.Node("e1"); me.Epoch != 1 {
+			t.Errorf("epoch %d after twelve seconds", me.Epoch)
+		}
+	})
+}
+
+// An endpoint that WireGuard learned is published for the others, if it can be
+// one.
+func TestLearnedEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nat := w1()
+		nat.Endpoint = model.Endpoint{}
+		r := start(t, e1(), snapshot(e1(), e2(), nat), nil)
+		defer r.stop()
+		r.settle(time.Second)
+		r.cluster.writes()
+		heard := func(at string, ago time.Duration) {
+			p := PeerStatus{Key: key("w1"), Endpoint: netip.MustParseAddrPort(at)}
+			if ago >= 0 {
+				p.LastHandshake = time.Now().Add(-ago)
+			}
+			r.kernel.hear(p)
+			r.settle(time.Minute)
+		}
+		published := func(when, want string) {
+			t.Helper()
+			got := ""
+			if at, ok := r.cluster.snap.Node("e1").Discovered[key("w1")]; ok {
+				got = at.String()
+			}
+			if got != want {
+				t.Errorf("%s: published %q, want %q", when, got, want)
+			}
+		}
+		heard("203.0.113.77:40000", -1)
+		published("without a handshake", "")
+		heard("10.244.2.9:40000", time.Second)
+		published("inside a pod prefix", "")
+		heard("10.96.0.1:40000", time.Second)
+		published("a Service's address", "")
+		heard("192.168.9.9:51820", time.Second)
+		published("an internal address", "")
+		heard("203.0.113.77:40000", time.Second)
+		published("after a handshake", "203.0.113.77:40000")
+		if n := len(r.cluster.writes()); n != 1 {
+			t.Errorf("%d writes for one endpoint", n)
+		}
+		heard("203.0.113.77:40001", time.Second)
+		published("after it roamed", "203.0.113.77:40001")
+		// A device that was started anew has heard nobody.
+		r.kernel.hear(PeerStatus{Key: key("w1")})
+		r.settle(time.Minute)
+		published("after the device forgot", "203.0.113.77:40001")
+		// What publishes an endpoint itself needs nobody else to.
+		r.cluster.setNode(w1())
+		r.settle(time.Second)
+		published("when w1 publishes one", "")
+	})
+}
+
+// --clean-up and a plain end.
+func TestEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		cleanUp, link bool
+		want          string
+	}{
+		"plain":              {false, false, "all"},
+		"clean-up":           {true, false, "link"},
+		"clean-up-interface": {true, true, "nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t, e1(), snapshot(e1(), e2(), w1()), func(r *rig) { r.CleanUp, r.CleanUpInterface = c.cleanUp, c.link })
+				r.settle(time.Second)
+				before, err := r.kernel.Observe(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.stop()
+				after, err := r.kernel.Observe(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch c.want {
+				case "all":
+					if d := state.Diff(after, before); len(d) > 0 {
+						t.Errorf("a plain end changed: %v", d)
+					}
+				case "link":
+					if len(after.Links) != 1 || len(after.Links[0].Tunnel.Peers) > 0 || len(after.Links[0].Addresses) > 0 {
+						t.Errorf("links left: %v", after.Links)
+					}
+					after.Links = nil
+					fallthrough
+				case "nothing":
+					if text := after.String(); text != "" {
+						t.Errorf("left:\n%s", text)
+					}
+				}
+				if want := map[bool]int{true: 1, false: 0}[c.cleanUp]; r.cluster.cleared != want {
+					t.Errorf("annotations cleared %d times, want %d", r.cluster.cleared, want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,237 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	probeInterval = time.Second
+	// probesLost unanswered probes in a row make a location silent.
+	probesLost = 3
+	// probesPerTick bounds what one tick sends, whatever the cluster's size;
+	// with more targets each has its turn less often.
+	probesPerTick = 50
+)
+
+// target is one location to ask through the tunnel whether it is there.
+type target struct {
+	Location string
+	// To is the WireGuard address of the location's serving gateway.
+	To netip.Addr
+	// From is this node's own address to ask from.
+	From netip.Addr
+}
+
+// answers is what is known of one target. It counts the probes rather than
+// reading a clock: a host that was suspended has not thereby lost a location.
+type answers struct {
+	asked, answered uint64 // number of the last probe sent, and of the last answered
+}
+
+// silent is true once probesLost probes in a row went unanswered, each of which
+// had a tick's time to be answered. Judge it before sending the next.
+func (a *answers) silent() bool { return a.asked-a.answered >= probesLost }
+
+// heard takes an answer to the probe whose number ends in seq.
+func (a *answers) heard(seq uint16) {
+	back := uint64(uint16(a.asked) - seq)
+	if back < a.asked && a.asked-back > a.answered {
+		a.answered = a.asked - back
+	}
+}
+
+// echo sends echo requests from one address and takes the replies.
+type echo interface {
+	Send(to netip.Addr, seq uint16) error
+	// Receive blocks for the next reply to one of our own requests; it fails
+	// once Close was called.
+	Receive() (from netip.Addr, seq uint16, err error)
+	Close() error
+}
+
+// prober asks targets once a second and remembers which locations answer.
+// Without targets it does nothing at all.
+type prober struct {
+	open func(from netip.Addr) (echo, error)
+	wake func()
+	log  *slog.Logger
+	set  chan []target
+
+	mu   sync.Mutex
+	live map[string]bool // location -> answered lately; absent: not known yet
+}
+
+func newProber(open func(netip.Addr) (echo, error), wake func(), log *slog.Logger) *prober {
+	return &prober{open: open, wake: wake, log: log, set: make(chan []target, 1), live: map[string]bool{}}
+}
+
+// Set says whom to ask from now on. It never blocks, and belongs to one goroutine.
+func (p *prober) Set(ts []target) {
+	select {
+	case <-p.set:
+	default:
+	}
+	p.set <- ts
+}
+
+// Live returns what is known: location to whether it answered lately. A
+// location that was asked too few times to tell is absent.
+func (p *prober) Live() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.live)
+}
+
+type reply struct {
+	on   echo
+	from netip.Addr
+	seq  uint16
+	err  error
+}
+
+// Run probes until ctx ends.
+func (p *prober) Run(ctx context.Context) error {
+	var (
+		targets []target
+		turn    int // where in targets the next tick starts
+		known   = map[target]*answers{}
+		sockets = map[netip.Addr]echo{}
+		replies = make(chan reply)
+		readers sync.WaitGroup
+		ticks   = time.NewTicker(probeInterval)
+	)
+	defer readers.Wait()
+	defer func() {
+		for _, s := range sockets {
+			_ = s.Close()
+		}
+	}()
+	defer ticks.Stop()
+
+	send := func() {
+		for range min(len(targets), probesPerTick) {
+			t := targets[turn%len(targets)]
+			turn = (turn + 1) % len(targets)
+			a := known[t]
+			if a.silent() {
+				p.tell(t.Location, false)
+			}
+			s := sockets[t.From]
+			if s == nil {
+				opened, err := p.open(t.From)
+				if err != nil {
+					// The address may not be there yet: as good as no answer.
+					p.log.Debug("cannot probe", "from", t.From, "error", err)
+					a.asked++
+					continue
+				}
+				s = opened
+				sockets[t.From] = s
+				readers.Go(func() {
+					for {
+						from, seq, err := s.Receive()
+						select {
+						case replies <- reply{s, from, seq, err}:
+						case <-ctx.Done():
+							return
+						}
+						if err != nil {
+							return
+						}
+					}
+				})
+			}
+			a.asked++
+			if err := s.Send(t.To, uint16(a.asked)); err != nil {
+				p.log.Debug("probe not sent", "location", t.Location, "to", t.To, "error", err)
+			}
+		}
+	}
+
+	for {
+		var tick <-chan time.Time
+		if len(targets) > 0 {
+			tick = ticks.C
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+
+		case next := <-p.set:
+			if slices.Equal(next, targets) {
+				continue
+			}
+			targets, turn = next, 0
+			wanted := map[target]bool{}
+			places := map[string]bool{}
+			from := map[netip.Addr]bool{}
+			for _, t := range targets {
+				wanted[t], places[t.Location], from[t.From] = true, true, true
+				if known[t] == nil {
+					known[t] = &answers{}
+				}
+			}
+			maps.DeleteFunc(known, func(t target, _ *answers) bool { return !wanted[t] })
+			maps.DeleteFunc(sockets, func(a netip.Addr, s echo) bool {
+				if !from[a] {
+					_ = s.Close()
+				}
+				return !from[a]
+			})
+			p.forget(places)
+			ticks.Reset(probeInterval)
+			send()
+
+		case r := <-replies:
+			if r.err != nil {
+				maps.DeleteFunc(sockets, func(_ netip.Addr, s echo) bool {
+					if s == r.on {
+						_ = s.Close()
+					}
+					return s == r.on
+				})
+				continue
+			}
+			for t, a := range known {
+				if t.To == r.from && sockets[t.From] == r.on {
+					if a.heard(r.seq); !a.silent() {
+						p.tell(t.Location, true)
+					}
+				}
+			}
+
+		case <-tick:
+			send()
+		}
+	}
+}
+
+// tell records whether a location answers, and wakes the loop when that is new.
+func (p *prober) tell(location string, live bool) {
+	p.mu.Lock()
+	was, known := p.live[location]
+	p.live[location] = live
+	p.mu.Unlock()
+	if known && was == live {
+		return
+	}
+	if live {
+		p.log.Info("location answers through the tunnel", "location", location)
+	} else {
+		p.log.Warn("location does not answer through the tunnel", "location", location, "probes", probesLost)
+	}
+	p.wake()
+}
+
+// forget drops what is known of locations that are asked no more.
+func (p *prober) forget(keep map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.live, func(l string, _ bool) bool { return !keep[l] })
+}

@@ -1,0 +1,197 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// ether answers probes to the addresses that are up.
+type ether struct {
+	mu     sync.Mutex
+	up     map[netip.Addr]bool
+	asked  map[netip.Addr]int
+	opened map[netip.Addr]int
+	closed int
+}
+
+func (e *ether) set(a netip.Addr, up bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.up[a] = up
+}
+
+func (e *ether) open(from netip.Addr) (echo, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.opened[from]++
+	return &etherSocket{ether: e, replies: make(chan [2]any, 100), done: make(chan struct{})}, nil
+}
+
+type etherSocket struct {
+	*ether
+	replies chan [2]any
+	done    chan struct{}
+	once    sync.Once
+}
+
+func (s *etherSocket) Send(to netip.Addr, seq uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[to]++
+	if s.up[to] {
+		s.replies <- [2]any{to, seq}
+	}
+	return nil
+}
+
+func (s *etherSocket) Receive() (netip.Addr, uint16, error) {
+	select {
+	case r := <-s.replies:
+		return r[0].(netip.Addr), r[1].(uint16), nil
+	case <-s.done:
+		return netip.Addr{}, 0, errors.New("closed")
+	}
+}
+
+func (s *etherSocket) Close() error {
+	s.once.Do(func() {
+		close(s.done)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closed++
+	})
+	return nil
+}
+
+func TestProberTellsTransitions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		west, north, me := netip.MustParseAddr("10.4.0.2"), netip.MustParseAddr("10.4.0.3"), netip.MustParseAddr("10.0.0.2")
+		e := &ether{up: map[netip.Addr]bool{west: true}, asked: map[netip.Addr]int{}, opened: map[netip.Addr]int{}}
+		woken := 0
+		p := newProber(e.open, func() { woken++ }, slog.New(slog.DiscardHandler))
+		go func() { _ = p.Run(ctx) }()
+		expect := func(when string, want map[string]bool, wakes int) {
+			t.Helper()
+			synctest.Wait()
+			if got := p.Live(); !maps.Equal(got, want) {
+				t.Errorf("%s: live %v, want %v", when, got, want)
+			}
+			if woken != wakes {
+				t.Errorf("%s: woke the loop %d times in all, want %d", when, woken, wakes)
+			}
+		}
+
+		// Without targets: no socket, no packet.
+		time.Sleep(time.Hour)
+		if len(e.opened) != 0 {
+			t.Errorf("opened %v without a target", e.opened)
+		}
+
+		p.Set([]target{{"west", west, me}, {"north", north, me}})
+		expect("asked once", map[string]bool{"west": true}, 1)
+		time.Sleep(2500 * time.Millisecond)
+		expect("three probes sent, the third not yet due", map[string]bool{"west": true}, 1)
+		time.Sleep(time.Second)
+		expect("three probes lost", map[string]bool{"west": true, "north": false}, 2)
+
+		e.set(west, false)
+		time.Sleep(2 * time.Second)
+		expect("two probes lost", map[string]bool{"west": true, "north": false}, 2)
+		time.Sleep(2 * time.Second)
+		expect("west lost", map[string]bool{"west": false, "north": false}, 3)
+		e.set(west, true)
+		time.Sleep(1100 * time.Millisecond)
+		expect("west is back", map[string]bool{"west": true, "north": false}, 4)
+
+		// At rest in its state, it asks once a second and wakes nobody.
+		before := e.asked[west]
+		time.Sleep(time.Minute)
+		expect("a minute later", map[string]bool{"west": true, "north": false}, 4)
+		if n := e.asked[west] - before; n != 60 {
+			t.Errorf("asked %d times in a minute, want 60", n)
+		}
+
+		// Setting what is set already starts nothing over.
+		p.Set([]target{{"west", west, me}, {"north", north, me}})
+		expect("set again", map[string]bool{"west": true, "north": false}, 4)
+
+		// No target any more: sockets are closed and knowledge is dropped.
+		p.Set(nil)
+		time.Sleep(time.Second)
+		expect("no targets", map[string]bool{}, 4)
+		before = e.asked[west]
+		time.Sleep(time.Minute)
+		if e.asked[west] != before || e.closed != 1 || e.opened[me] != 1 {
+			t.Errorf("without targets: %d more probes, %d sockets opened, %d closed", e.asked[west]-before, e.opened[me], e.closed)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// However many locations there are, a second has a bounded number of probes,
+// and each location has its turn.
+func TestProbesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		e := &ether{up: map[netip.Addr]bool{}, asked: map[netip.Addr]int{}, opened: map[netip.Addr]int{}}
+		p := newProber(e.open, func() {}, slog.New(slog.DiscardHandler))
+		go func() { _ = p.Run(ctx) }()
+		var ts []target
+		for i := range 3 * probesPerTick {
+			to := netip.AddrFrom4([4]byte{10, 4, 1, byte(i)})
+			ts = append(ts, target{to.String(), to, netip.MustParseAddr("10.4.0.1")})
+		}
+		p.Set(ts)
+		time.Sleep(29*time.Second + time.Second/2) // 30 ticks, the one at once included
+		synctest.Wait()
+		total := 0
+		for _, n := range e.asked {
+			total += n
+		}
+		if total != 30*probesPerTick {
+			t.Errorf("%d probes in 30 ticks, want %d", total, 30*probesPerTick)
+		}
+		for _, target := range ts {
+			if e.asked[target.To] != 10 {
+				t.Errorf("%s was asked %d times, want 10", target.To, e.asked[target.To])
+			}
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// Answers that come late, twice, or to nobody's question.
+func TestAnswers(t *testing.T) {
+	a := answers{asked: 70000, answered: 69996}
+	for _, step := range []struct {
+		seq    uint16
+		silent bool
+	}{
+		{uint16(69990 % 65536), true},  // older than what was answered already
+		{uint16(69998 % 65536), false}, // late
+		{uint16(69998 % 65536), false}, // twice
+	} {
+		a.heard(step.seq)
+		if a.silent() != step.silent {
+			t.Errorf("after the answer to %d: silent %v, want %v", step.seq, a.silent(), step.silent)
+		}
+	}
+	if a.answered != 69998 {
+		t.Errorf("last answered %d, want 69998", a.answered)
+	}
+	fresh := answers{asked: 2}
+	fresh.heard(5)
+	if fresh.answered != 0 {
+		t.Errorf("a probe that was never sent counts as answered (%d)", fresh.answered)
+	}
+}

@@ -1,0 +1,171 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/kilo-overlay/kilo/core/model"
+)
+
+// The kinds of warnings about Peers that do not fit the cluster.
+const (
+	PeerTakesCluster = "PeerTakesCluster"
+	PeerTakesAll     = "PeerTakesAll"
+	DuplicatePeer    = "DuplicatePeer"
+)
+
+// Admit leaves out Peers that would take what is not theirs: a default route;
+// addresses of the cluster (pods, nodes, WireGuard's and Services' ranges, API
+// servers, allowed-location-ips), by overlap and not by equality; or a key or
+// addresses of another Peer. Between two Peers the older one stays, ties go by
+// UID. A Peer that is left out stands in nobody's way.
+//
+// It is pure, leaves s as it is, and expects nodes that Resolve has seen.
+func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
+	if len(s.Peers) == 0 {
+		return s, nil
+	}
+	var warnings []model.Warning
+	cluster := clusterGround(&s)
+	others := newGround()
+	keys := make(map[model.Key]string)
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; !n.Key.IsZero() {
+			keys[n.Key] = "node " + n.Name
+		}
+	}
+
+	byAge := slices.Clone(s.Peers)
+	slices.SortFunc(byAge, func(a, b model.Peer) int {
+		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.UID, b.UID), cmp.Compare(a.Name, b.Name))
+	})
+	admitted := make([]model.Peer, 0, len(byAge))
+	for _, p := range byAge {
+		if kind, why := objection(p, cluster, others, keys); kind != "" {
+			warnings = append(warnings, model.Warning{
+				Kind: kind, Object: "peer/" + p.Name,
+				Message: why + "; the whole Peer is left out until that is corrected",
+			})
+			continue
+		}
+		keys[p.Key] = "peer " + p.Name
+		for _, prefix := range p.AllowedIPs {
+			others.add(prefix, "peer "+p.Name)
+		}
+		admitted = append(admitted, p)
+	}
+	s.Peers = admitted
+	s.Sort()
+	return s, warnings
+}
+
+// objection says why a Peer cannot be admitted; kind is "" when it can.
+func objection(p model.Peer, cluster, others *ground, keys map[model.Key]string) (kind, why string) {
+	if owner, taken := keys[p.Key]; taken {
+		return DuplicatePeer, fmt.Sprintf("spec.publicKey: %s is the key of %s; WireGuard knows a party by its key alone, make one of its own", p.Key, owner)
+	}
+	for _, prefix := range p.AllowedIPs {
+		if prefix.Bits() == 0 {
+			return PeerTakesAll, fmt.Sprintf("spec.allowedIPs: %s would send all traffic of the nodes to this Peer; name the prefixes that are behind it", prefix)
+		}
+		if theirs, owner, found := cluster.overlap(prefix); found {
+			return PeerTakesCluster, fmt.Sprintf("spec.allowedIPs: %s overlaps %s, %s; name addresses that the cluster does not use", prefix, theirs, owner)
+		}
+		if theirs, owner, found := others.overlap(prefix); found {
+			return DuplicatePeer, fmt.Sprintf("spec.allowedIPs: %s overlaps %s of %s, which is older; two parties cannot have one address", prefix, theirs, owner)
+		}
+	}
+	return "", ""
+}
+
+// clusterGround is every prefix that is the cluster's own.
+func clusterGround(s *model.Snapshot) *ground {
+	g := newGround()
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for _, p := range n.PodPrefixes {
+			g.add(p, "pods of node "+n.Name)
+		}
+		for _, p := range n.InternalIPs {
+			g.add(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), "the address of node "+n.Name)
+		}
+		for _, a := range n.WireGuardIPs {
+			g.add(netip.PrefixFrom(a, a.BitLen()), "the WireGuard address of node "+n.Name)
+		}
+		for _, p := range n.AllowedLocationIPs {
+			g.add(p, "allowed-location-ips of node "+n.Name)
+		}
+	}
+	for _, p := range s.WireGuardSubnets {
+		g.add(p, "the range of WireGuard addresses")
+	}
+	for _, p := range s.ServicePrefixes {
+		g.add(p, "the range of Services")
+	}
+	for _, a := range s.APIServers {
+		g.add(netip.PrefixFrom(a.Addr(), a.Addr().BitLen()), "an API server")
+	}
+	return g
+}
+
+// ground is a set of prefixes with their owners that finds overlaps without
+// walking over all of them.
+type ground struct {
+	owners map[netip.Prefix]string
+	// lengths counts the prefixes of each length, by family.
+	lengths [2][129]int
+}
+
+func newGround() *ground { return &ground{owners: make(map[netip.Prefix]string)} }
+
+func family(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return 0
+	}
+	return 1
+}
+
+// add puts a prefix in; the first owner of a prefix stays. Prefixes that are
+// invalid or hold every address are nobody's ground.
+func (g *ground) add(p netip.Prefix, owner string) {
+	p = p.Masked()
+	if _, ok := g.owners[p]; ok || p.Bits() < 1 {
+		return
+	}
+	g.owners[p] = owner
+	g.lengths[family(p)][p.Bits()]++
+}
+
+// overlap returns a prefix of the set that has addresses in common with p: the
+// widest around it, else the first inside it.
+func (g *ground) overlap(p netip.Prefix) (netip.Prefix, string, bool) {
+	lengths := &g.lengths[family(p)]
+	for bits := 0; bits <= p.Bits(); bits++ {
+		if lengths[bits] == 0 {
+			continue
+		}
+		around, err := p.Addr().Prefix(bits)
+		if err != nil {
+			continue
+		}
+		if owner, ok := g.owners[around]; ok {
+			return around, owner, true
+		}
+	}
+	longer := 0
+	for bits := p.Bits() + 1; bits < len(lengths); bits++ {
+		longer += lengths[bits]
+	}
+	if longer == 0 {
+		return netip.Prefix{}, "", false
+	}
+	var inside netip.Prefix
+	for other := range g.owners {
+		if p.Overlaps(other) && (!inside.IsValid() || other.Compare(inside) < 0) {
+			inside = other
+		}
+	}
+	return inside, g.owners[inside], inside.IsValid()
+}

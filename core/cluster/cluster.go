@@ -1,0 +1,497 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/rest"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kilo-overlay/kilo/core/model"
+)
+
+// The kinds of warnings about the sources themselves.
+const (
+	CannotWatch        = "CannotWatch"
+	NoSuchNode         = "NoSuchNode"
+	EndpointUnresolved = "EndpointUnresolved"
+)
+
+// Config says which cluster this is and who asks.
+type Config struct {
+	// REST is the way to the API server. It is not changed.
+	REST *rest.Config
+	// Node is the name of the local Node; "" for a tool that runs on none.
+	Node string
+	// TopologyLabel names a Node's region where nobody says its location.
+	TopologyLabel string
+	// WireGuardSubnets, ServicePrefixes and APIServers go into snapshots;
+	// what the API server tells of its own addresses is added to the last.
+	WireGuardSubnets []netip.Prefix
+	ServicePrefixes  []netip.Prefix
+	APIServers       []netip.AddrPort
+	// Dir is where the last good state is kept for starts without an API
+	// server, "/var/lib/kilo"; "" keeps none.
+	Dir string
+	// Version is told to the API server: "kg/VERSION".
+	Version string
+	// Log gets transitions; nil: slog.Default().
+	Log *slog.Logger
+	// Lookup resolves DNS names of endpoints; nil: the system's resolver.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+}
+
+// Cluster is one process's view of a Kubernetes cluster. Its methods may be
+// called at any time from any goroutine; those that only read never wait for
+// the network.
+type Cluster struct {
+	config  Config
+	log     *slog.Logger
+	connect func() (*clients, error)
+	server  model.Endpoint // the API server as configured
+	changed chan struct{}
+	names   *names
+	disk    *disk
+	events  *events
+
+	writing sync.Mutex // one write to the own Node at a time
+
+	mu      sync.Mutex
+	watched []*source // nodes, peers, slices; nil before Run
+	nodes   map[string]nodeEntry
+	peers   map[string]peerEntry
+	slices  map[string][]netip.AddrPort
+	claims  Claims
+	moment  Moment
+	own     *corev1.Node // as last watched
+	written *corev1.Node // as the API server answered our last write
+	inputs  model.Inputs // of own, with what is wrong with them
+	wrong   []model.Warning
+	kept    kept         // what an earlier process left
+	view    *view        // nil after a change
+}
+
+type nodeEntry struct {
+	node     model.Node
+	warnings []model.Warning
+}
+
+type peerEntry struct {
+	peer     model.Peer // zero when the object is bad
+	uid      string
+	warnings []model.Warning
+}
+
+// view is what Snapshot returns.
+type view struct {
+	snapshot model.Snapshot
+	warnings []model.Warning
+	complete bool
+}
+
+// New returns a Cluster that knows what an earlier process left in c.Dir. It
+// asks nobody before Run.
+func New(c Config) *Cluster {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	out := &Cluster{
+		config:  c,
+		log:     c.Log,
+		connect: sync.OnceValues(func() (*clients, error) { return newClients(c.REST, "kg/"+cmp.Or(c.Version, "unknown")) }),
+		server:  serverOf(c.REST),
+		changed: make(chan struct{}, 1),
+		nodes:   make(map[string]nodeEntry),
+		peers:   make(map[string]peerEntry),
+		slices:  make(map[string][]netip.AddrPort),
+		moment:  Listed,
+		events:  newEvents(),
+	}
+	out.names = newNames(c.Lookup, out.touch)
+	if c.Dir != "" {
+		out.disk = newDisk(c.Dir, c.Log)
+		out.kept = out.disk.load(c.Node)
+	}
+	for _, n := range out.kept.Snapshot.Nodes {
+		out.claims.Observe(n, OnDisk)
+		out.names.seed(n.Endpoint.Host, n.Endpoint.Addr)
+	}
+	for _, p := range out.kept.Snapshot.Peers {
+		out.names.seed(p.Endpoint.Host, p.Endpoint.Addr)
+	}
+	return out
+}
+
+// Run watches the cluster until ctx ends, and then returns nil. An API server
+// that does not answer is no error: Run keeps asking. The error is about a
+// configuration with which nothing can be asked.
+func (c *Cluster) Run(ctx context.Context) error {
+	clients, err := c.connect()
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range c.open(clients) {
+		group.Go(func() error { return s.run(ctx) })
+	}
+	group.Go(func() error { c.names.run(ctx); return nil })
+	group.Go(func() error { c.events.run(ctx, clients, c.log); return nil })
+	if c.disk != nil {
+		group.Go(func() error { c.disk.run(ctx); return nil })
+	}
+	return group.Wait()
+}
+
+// open makes the sources and tells them whom to call.
+func (c *Cluster) open(clients *clients) []*source {
+	nodes, peers, slices := nodeSource(clients, c.config.TopologyLabel), peerSource(clients), sliceSource(clients)
+	nodes.changed, nodes.deleted = c.nodeChanged, c.nodeDeleted
+	peers.changed, peers.deleted = c.peerChanged, c.peerDeleted
+	slices.changed, slices.deleted = c.sliceChanged, c.sliceDeleted
+	all := []*source{nodes, peers, slices}
+	for _, s := range all {
+		s.report, s.log = c.touch, c.log
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watched = all
+	return all
+}
+
+// Changed gets a value after Snapshot or Inputs may have something new. Values
+// are coalesced: one may stand for many changes.
+func (c *Cluster) Changed() <-chan struct{} { return c.changed }
+
+// touch makes the next Snapshot look again.
+func (c *Cluster) touch() {
+	c.mu.Lock()
+	c.view = nil
+	c.mu.Unlock()
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Snapshot returns what is known of the cluster, and what is wrong with what
+// was read. Nobody may change the values.
+//
+// complete tells that every source has answered since this process started
+// and knows the local Node. While it is false, the snapshot holds what an
+// earlier process left wherever a source has not answered: what is in it is to
+// be served, what is not in it must not be taken for gone. Once complete, a
+// snapshot stays so when the API server goes away; it is then the last known.
+func (c *Cluster) Snapshot() (s model.Snapshot, w []model.Warning, complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.look()
+	return v.snapshot, v.warnings, v.complete
+}
+
+// Inputs returns what people and the cluster say about the local node. known
+// is false until the API server has shown the Node; until then the inputs are
+// those of an earlier process, or none.
+func (c *Cluster) Inputs() (in model.Inputs, w []model.Warning, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.own == nil {
+		return c.kept.Inputs, nil, false
+	}
+	in = c.inputs
+	in.ForceEndpoint.Addr, w = c.resolve("node/"+c.own.Name, in.ForceEndpoint, slices.Clip(c.wrong))
+	return in, w, true
+}
+
+// look returns the current view, making it where it is not there.
+func (c *Cluster) look() *view {
+	if c.view != nil {
+		return c.view
+	}
+	v := &view{complete: len(c.watched) > 0}
+	s := model.Snapshot{
+		WireGuardSubnets: c.config.WireGuardSubnets,
+		ServicePrefixes:  c.config.ServicePrefixes,
+	}
+	self := "node/" + c.config.Node
+	answered := make([]bool, 3)
+	for i, source := range c.watched {
+		var trouble string
+		if answered[i], trouble = source.state(); trouble != "" {
+			v.warnings = append(v.warnings, model.Warning{Kind: CannotWatch, Object: self, Message: source.name + ": " + trouble})
+		}
+		v.complete = v.complete && answered[i]
+	}
+	if answered[0] {
+		for _, e := range c.nodes {
+			s.Nodes = append(s.Nodes, e.node)
+			v.warnings = append(v.warnings, e.warnings...)
+		}
+		if c.config.Node != "" && c.own == nil {
+			v.complete = false
+			v.warnings = append(v.warnings, model.Warning{Kind: NoSuchNode, Object: self, Message: "the API server knows no Node of this name; while that lasts nothing of the mesh is taken down. If the name is wrong, --hostname sets it"})
+		}
+	} else {
+		s.Nodes = slices.Clone(c.kept.Snapshot.Nodes)
+	}
+	if answered[1] {
+		for _, e := range c.peers {
+			if e.peer.Name != "" {
+				s.Peers = append(s.Peers, e.peer)
+			}
+			v.warnings = append(v.warnings, e.warnings...)
+		}
+	} else {
+		s.Peers = slices.Clone(c.kept.Snapshot.Peers)
+	}
+	s.APIServers = c.apiServers(answered[2])
+	s.Sort()
+	v.warnings = append(v.warnings, c.resolveAll(&s)...)
+
+	s, more := Resolve(c.claims, s)
+	v.warnings = append(v.warnings, more...)
+	s, more = Admit(s)
+	v.warnings = append(v.warnings, more...)
+	slices.SortFunc(v.warnings, func(a, b model.Warning) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Message, b.Message))
+	})
+	v.snapshot = s
+	if v.complete && c.disk != nil {
+		c.disk.save(kept{Node: c.config.Node, Snapshot: s, Inputs: c.inputs})
+	}
+	c.view = v
+	return v
+}
+
+// apiServers collects where API servers are reached. Without word from the
+// cluster what was known before still counts.
+func (c *Cluster) apiServers(answered bool) []netip.AddrPort {
+	all := slices.Clone(c.config.APIServers)
+	server := c.server
+	server.Addr, _ = c.resolve("", server, nil)
+	all = append(all, server.AddrPort())
+	if answered && len(c.slices) > 0 {
+		for _, addrs := range c.slices {
+			all = append(all, addrs...)
+		}
+	} else {
+		all = append(all, c.kept.Snapshot.APIServers...)
+	}
+	all = slices.DeleteFunc(all, func(a netip.AddrPort) bool { return !a.IsValid() })
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// resolveAll gives endpoints with names their addresses, and says which names
+// are in use.
+func (c *Cluster) resolveAll(s *model.Snapshot) (warnings []model.Warning) {
+	hosts := []string{c.server.Host, c.inputs.ForceEndpoint.Host}
+	for i := range s.Nodes {
+		hosts = append(hosts, s.Nodes[i].Endpoint.Host)
+	}
+	for i := range s.Peers {
+		hosts = append(hosts, s.Peers[i].Endpoint.Host)
+	}
+	slices.Sort(hosts)
+	c.names.want(slices.DeleteFunc(slices.Compact(hosts), func(h string) bool { return h == "" }))
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		n.Endpoint.Addr, warnings = c.resolve("node/"+n.Name, n.Endpoint, warnings)
+	}
+	for i := range s.Peers {
+		p := &s.Peers[i]
+		p.Endpoint.Addr, warnings = c.resolve("peer/"+p.Name, p.Endpoint, warnings)
+	}
+	return warnings
+}
+
+// resolve returns the address of an endpoint as far as it is known, and adds a
+// warning where its name cannot be looked up.
+func (c *Cluster) resolve(object string, e model.Endpoint, warnings []model.Warning) (netip.Addr, []model.Warning) {
+	if e.Host == "" {
+		return e.Addr, warnings
+	}
+	addr, problem := c.names.get(e.Host)
+	if problem != "" {
+		warnings = append(warnings, model.Warning{Kind: EndpointUnresolved, Object: object, Message: problemSentence(e.String(), problem, addr)})
+	}
+	return addr, warnings
+}
+
+func (c *Cluster) nodeChanged(object any, initial bool) {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	in, warnings := ParseInputs(n, c.config.TopologyLabel)
+	node, more := parseNode(n, in)
+	entry := nodeEntry{node: node, warnings: append(slices.Clip(warnings), more...)}
+
+	c.mu.Lock()
+	old, known := c.nodes[n.Name]
+	news := !known || !reflect.DeepEqual(old, entry)
+	if news {
+		c.nodes[n.Name] = entry
+		if known && old.node.UID != node.UID {
+			c.claims.Forget(old.node.UID)
+		}
+		at := Listed
+		if !initial {
+			c.moment++
+			at = c.moment
+		}
+		c.claims.Observe(node, at)
+	}
+	if n.Name == c.config.Node {
+		// Whatever else stands on the own Node matters to what is written there.
+		news = news || !sameObject(c.own, n)
+		c.own, c.inputs, c.wrong = n, in, warnings
+		if c.written != nil && !newer(c.written, n) {
+			c.written = nil
+		}
+	}
+	c.mu.Unlock()
+	if news {
+		c.touch()
+	}
+}
+
+// sameObject compares two slim Nodes but for their versions.
+func sameObject(a, b *corev1.Node) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, y := *a, *b
+	x.ResourceVersion, y.ResourceVersion = "", ""
+	return reflect.DeepEqual(x, y)
+}
+
+// newer tells whether a is a later state of the same Node than b.
+func newer(a, b *corev1.Node) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return a.UID == b.UID && err == nil && order > 0
+}
+
+func (c *Cluster) nodeDeleted(object any) {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	c.claims.Forget(c.nodes[n.Name].node.UID)
+	delete(c.nodes, n.Name)
+	if n.Name == c.config.Node {
+		c.own, c.written = nil, nil
+	}
+	c.mu.Unlock()
+	c.touch()
+}
+
+func (c *Cluster) peerChanged(object any, _ bool) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	text, err := u.MarshalJSON()
+	if err != nil {
+		return // it came as JSON
+	}
+	entry := peerEntry{uid: string(u.GetUID())}
+	entry.peer, entry.warnings = decode(u.GetName(), text)
+	c.mu.Lock()
+	news := !reflect.DeepEqual(c.peers[u.GetName()], entry)
+	c.peers[u.GetName()] = entry
+	c.mu.Unlock()
+	if news {
+		c.touch()
+	}
+}
+
+func (c *Cluster) peerDeleted(object any) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	delete(c.peers, u.GetName())
+	c.mu.Unlock()
+	c.touch()
+}
+
+func (c *Cluster) sliceChanged(object any, _ bool) {
+	s, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return
+	}
+	addrs := sliceAddresses(s)
+	c.mu.Lock()
+	news := !slices.Equal(c.slices[s.Name], addrs)
+	c.slices[s.Name] = addrs
+	c.mu.Unlock()
+	if news {
+		c.touch()
+	}
+}
+
+func (c *Cluster) sliceDeleted(object any) {
+	s, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	delete(c.slices, s.Name)
+	c.mu.Unlock()
+	c.touch()
+}
+
+// sliceAddresses lists every address and port of an EndpointSlice, whether
+// ready or not: an API server that is not ready is one all the same.
+func sliceAddresses(s *discoveryv1.EndpointSlice) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, e := range s.Endpoints {
+		for _, text := range e.Addresses {
+			addr, err := parseAddr(text)
+			if err != nil {
+				continue
+			}
+			for _, p := range s.Ports {
+				if p.Port != nil && *p.Port > 0 && *p.Port <= 65535 {
+					out = append(out, netip.AddrPortFrom(addr, uint16(*p.Port)))
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return slices.Compact(out)
+}
+
+// serverOf reads where a configuration reaches the API server; the zero
+// Endpoint where that is no place that packets for other nodes go to.
+func serverOf(c *rest.Config) model.Endpoint {
+	if c == nil {
+		return model.Endpoint{}
+	}
+	url, _, err := rest.DefaultServerUrlFor(c)
+	if err != nil {
+		return model.Endpoint{} // Run says what is wrong with it
+	}
+	port := cmp.Or(url.Port(), "443")
+	if url.Scheme == "http" {
+		port = cmp.Or(url.Port(), "80")
+	}
+	e, err := parseEndpoint(net.JoinHostPort(url.Hostname(), port))
+	if err != nil {
+		return model.Endpoint{} // a proxy on this node, say: nobody else's business
+	}
+	return e
+}

@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kilo-overlay/kilo/core/api"
+	"github.com/kilo-overlay/kilo/core/model"
+)
+
+// BadPeer is the kind of warning about a Peer that cannot be understood.
+const BadPeer = "BadPeer"
+
+// DecodePeer decodes a Peer as the API server stores it. The error names the
+// field and never repeats a value, since one of them is a secret.
+func DecodePeer(object []byte) (api.Peer, error) {
+	var p api.Peer
+	err := json.Unmarshal(object, &p)
+	var mistyped *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &mistyped):
+		return p, fmt.Errorf("%s: want %s, found %s", mistyped.Field, typeName(mistyped), mistyped.Value)
+	case err != nil && strings.HasPrefix(err.Error(), "spec.endpoint"):
+		return p, err
+	case err != nil:
+		return p, errors.New("it is not a Peer in JSON")
+	}
+	return p, nil
+}
+
+func typeName(e *json.UnmarshalTypeError) string {
+	switch e.Type.Kind().String() {
+	case "slice":
+		return "a list"
+	case "int":
+		return "a whole number"
+	case "struct", "map":
+		return "an object"
+	}
+	return "a " + e.Type.Kind().String()
+}
+
+// ParsePeer reads one Peer. A Peer with any bad field is none: half of one
+// would be reached in ways that its owner did not mean. The error names every
+// bad field, its value unless secret, and what would be right. Whether a Peer
+// fits the cluster is Admit's to say.
+func ParsePeer(p api.Peer) (model.Peer, error) {
+	peer := model.Peer{Name: p.Name, UID: string(p.UID)}
+	if !p.CreationTimestamp.IsZero() {
+		peer.Seq = p.CreationTimestamp.UnixNano()
+	}
+	var bad []error
+	fail := func(field string, err error) { bad = append(bad, fmt.Errorf("%s: %w", field, err)) }
+
+	var err error
+	switch peer.Key, err = model.ParseKey(p.Spec.PublicKey); {
+	case err != nil:
+		// The value is not repeated: people have pasted private keys here.
+		fail("spec.publicKey", err)
+	case peer.Key.IsZero():
+		fail("spec.publicKey", errors.New("all zeros are nobody's key"))
+	}
+	if p.Spec.PresharedKey != "" {
+		if peer.PresharedKey, err = model.ParsePresharedKey(string(p.Spec.PresharedKey)); err != nil {
+			fail("spec.presharedKey", err)
+		}
+	}
+	if len(p.Spec.AllowedIPs) == 0 {
+		fail("spec.allowedIPs", errors.New("want at least one prefix such as 10.5.0.1/32"))
+	}
+	for _, text := range p.Spec.AllowedIPs {
+		prefix, err := parsePrefix(strings.TrimSpace(text), false)
+		if err != nil {
+			fail("spec.allowedIPs", err)
+			continue
+		}
+		peer.AllowedIPs = append(peer.AllowedIPs, prefix)
+	}
+	peer.AllowedIPs = sorted(peer.AllowedIPs)
+	if p.Spec.Endpoint != nil {
+		if peer.Endpoint, err = peerEndpoint(*p.Spec.Endpoint); err != nil {
+			fail("spec.endpoint", err)
+		}
+	}
+	if peer.Keepalive, err = makeKeepalive(p.Spec.PersistentKeepalive); err != nil {
+		fail("spec.persistentKeepalive", err)
+	}
+	if err := few(bad); err != nil {
+		return model.Peer{}, fmt.Errorf("%w; the whole Peer is left out until that is corrected", err)
+	}
+	return peer, nil
+}
+
+// peerEndpoint prefers the address where both an address and a name are given,
+// as Kilo documented. Both must be right.
+func peerEndpoint(e api.PeerEndpoint) (model.Endpoint, error) {
+	if e.IP == "" && e.DNS == "" {
+		return model.Endpoint{}, errors.New("want an ip or a dns name beside the port")
+	}
+	var byName model.Endpoint
+	var err error
+	if e.DNS != "" {
+		if byName, err = makeEndpoint(e.DNS, e.Port); err != nil {
+			return model.Endpoint{}, err
+		}
+	}
+	if e.IP == "" {
+		return byName, nil
+	}
+	if _, err := parseAddr(e.IP); err != nil {
+		return model.Endpoint{}, err
+	}
+	return makeEndpoint(e.IP, e.Port)
+}
+
+// decode brings a stored object all the way to a model.Peer, or to the warning
+// that takes its place.
+func decode(name string, object []byte) (model.Peer, []model.Warning) {
+	p, err := DecodePeer(object)
+	if err == nil {
+		var peer model.Peer
+		if peer, err = ParsePeer(p); err == nil {
+			return peer, nil
+		}
+	}
+	return model.Peer{}, []model.Warning{{Kind: BadPeer, Object: "peer/" + name, Message: err.Error()}}
+}
