@@ -38,9 +38,9 @@ type Adapter interface {
 	Watch(ctx context.Context, changed func()) error
 
 	// Inject says what to add on this node. It is pure: the same View and
-	// Facts give the same Additions, in any process. An error leaves the
-	// mesh without additions (members are then cut from other locations, never
-	// in clear) and is reported.
+	// Facts give the same Additions, in any process. An error is reported; the
+	// Additions that come with it are used. What they lack is cut from other
+	// locations, never in clear.
 	Inject(v View, f Facts) (Additions, error)
 }
 
@@ -104,7 +104,9 @@ type View struct {
 	// Members are the other nodes of the location that run an agent, sorted
 	// by name.
 	Members []model.Node
-	// Remote is what must reach other locations, one entry a prefix, sorted.
+	// Remote is what must reach other locations through the gateway, one entry
+	// a prefix, sorted. Empty on the gateway itself, where the core leads it
+	// into the tunnel.
 	Remote []Remote
 	// Interface is the WireGuard link's name.
 	Interface string

@@ -144,9 +144,9 @@ type way struct {
 // waysToGateway are the ways that admitted routes take.
 func (p *planner) waysToGateway() []way {
 	var ways []way
-	for i := range p.state.Routes {
-		r := &p.state.Routes[i]
-		if r.Table != state.TableOverlay || r.Type != state.Unicast || r.Device == p.facts.Interface || !r.Via.IsValid() {
+	for i := range p.ways {
+		r := &p.ways[i]
+		if r.Device == p.facts.Interface || !r.Via.IsValid() {
 			continue
 		}
 		w := way{r.Device, r.Via}

@@ -80,8 +80,10 @@ type planner struct {
 	// then needs exceptions.
 	shadowed []netip.Prefix
 	api      exceptions
-	state    state.State
-	report   Report
+	// ways lead to other locations, returns back to members of the own.
+	ways, returns []state.Route
+	state         state.State
+	report        Report
 }
 
 // remote is a prefix that must reach another location, a Peer, or a node that
@@ -118,8 +120,7 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 	p.findRemote()
 	p.findExceptions()
 
-	// A way and what stands under it for every prefix, the way back for members.
-	p.state.Routes = make([]state.Route, 0, 2*len(p.remote)+len(l.Nodes)+len(p.shadowed)+len(p.api.addresses))
+	p.ways = make([]state.Route, 0, len(p.remote))
 	p.link()
 	if p.ready() {
 		p.report.Role = Member
@@ -130,7 +131,7 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 		p.tunnelRoutes()
 		p.inject(a)
 	}
-	p.standingRoutes()
+	p.routes()
 	p.rules()
 	p.filter()
 	p.checkSubnets()

@@ -76,6 +76,7 @@ func factsOf(s model.Snapshot, self string) plan.Facts {
 			}
 		}
 	}
+	slices.SortFunc(f.Adapter.NextHops, func(a, b adapter.NextHop) int { return a.Prefix.Compare(b.Prefix) })
 	return f
 }
 

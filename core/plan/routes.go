@@ -33,7 +33,7 @@ func (p *planner) tunnelRoutes() {
 				route.Via, route.OnLink = via, true
 			}
 		}
-		p.state.Routes = append(p.state.Routes, route)
+		p.ways = append(p.ways, route)
 	}
 }
 
@@ -52,7 +52,13 @@ func (p *planner) inject(a adapter.Adapter) {
 		p.warn("AdapterRefused", "node/"+p.self.Name, "%s wanted what an adapter may not add: %v", a.Name(), why)
 	}
 	p.state.Links = append(p.state.Links, links...)
-	p.state.Routes = append(p.state.Routes, routes...)
+	for _, r := range routes {
+		if r.Table == state.TableReturn {
+			p.returns = append(p.returns, r)
+		} else {
+			p.ways = append(p.ways, r)
+		}
+	}
 }
 
 func (p *planner) view() adapter.View {
@@ -63,9 +69,13 @@ func (p *planner) view() adapter.View {
 			v.Members = append(v.Members, *n)
 		}
 	}
+	if p.serving {
+		return v // the core leads it into the tunnel itself
+	}
+	v.Remote = make([]adapter.Remote, 0, len(p.remote))
 	for i := range p.remote {
 		r := &p.remote[i]
-		if r.mute || r.hop != nil && !p.serving || p.api.exempt(r.prefix) {
+		if r.mute || r.hop != nil || p.api.exempt(r.prefix) {
 			continue
 		}
 		v.Remote = append(v.Remote, adapter.Remote{Prefix: r.prefix, Location: p.partyName(&r.claim), MTU: r.mtu})
@@ -80,31 +90,63 @@ func (p *planner) partyName(c *claim) string {
 	return p.locations[c.party].Name
 }
 
-// standingRoutes stand whatever happens to links and agents: an unreachable
-// under everything that must not leave in clear, a throw over own ground that
-// a wider prefix of somebody else encloses, and one over each API server
-// address that is to be reached without the mesh.
-func (p *planner) standingRoutes() {
-	for i := range p.remote {
-		r := &p.remote[i]
-		if p.api.exempt(r.prefix) {
-			continue
+// routes are the ways to other locations, the ways back to members, and what
+// stands whatever happens to links and agents: an unreachable under everything
+// that must not leave in clear, a throw over own ground that a wider prefix of
+// somebody else encloses, and one over each API server address that is to be
+// reached without the mesh.
+//
+// They are made in the normal order of a State, which then costs nothing to
+// bring about: at ten thousand nodes that is most of the work.
+func (p *planner) routes() {
+	throws := make([]netip.Prefix, 0, len(p.shadowed)+len(p.api.addresses))
+	throws = append(throws, p.shadowed...)
+	for _, a := range p.api.addresses {
+		throws = append(throws, single(a))
+	}
+	for _, list := range [][]state.Route{p.ways, p.returns} {
+		slices.SortFunc(list, func(a, b state.Route) int { return comparePrefix(a.Dst, b.Dst) })
+	}
+	slices.SortFunc(throws, comparePrefix)
+	throws = slices.Compact(throws)
+
+	all := make([]state.Route, 0, len(p.ways)+len(p.returns)+len(throws)+len(p.remote))
+	add := func(r state.Route) {
+		if r.Metric == 0 && r.Dst.Addr().Is6() {
+			r.Metric = defaultMetric6
 		}
-		p.state.Routes = append(p.state.Routes, state.Route{
-			Table: state.TableOverlay, Dst: r.prefix, Type: state.Unreachable, Metric: state.MetricLast,
-		})
+		all = append(all, r)
 	}
-	for _, own := range p.shadowed {
-		p.throw(own)
+	ways := p.ways
+	before := func(dst netip.Prefix) {
+		for len(throws) > 0 && comparePrefix(throws[0], dst) <= 0 {
+			add(state.Route{Table: state.TableOverlay, Dst: throws[0], Type: state.Throw})
+			throws = throws[1:]
+		}
 	}
-	for _, e := range p.api.addresses {
-		p.throw(single(e))
+	for i := range p.remote {
+		dst := p.remote[i].prefix
+		before(dst)
+		for len(ways) > 0 && comparePrefix(ways[0].Dst, dst) <= 0 {
+			add(ways[0])
+			ways = ways[1:]
+		}
+		if !p.api.exempt(dst) {
+			add(state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Unreachable, Metric: state.MetricLast})
+		}
 	}
+	for _, t := range throws {
+		add(state.Route{Table: state.TableOverlay, Dst: t, Type: state.Throw})
+	}
+	for _, r := range p.returns {
+		add(r)
+	}
+	p.state.Routes = all
 }
 
-func (p *planner) throw(dst netip.Prefix) {
-	p.state.Routes = append(p.state.Routes, state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Throw})
-}
+// defaultMetric6 is what the kernel makes of an IPv6 route's metric 0
+// (IP6_RT_PRIO_USER).
+const defaultMetric6 = 1024
 
 // ownGround lists own prefixes that some remote prefix encloses.
 func (p *planner) ownGround() []netip.Prefix {
