@@ -78,8 +78,8 @@ type Cluster struct {
 	written *corev1.Node // as the API server answered our last write
 	inputs  model.Inputs // of own, with what is wrong with them
 	wrong   []model.Warning
-	kept    kept         // what an earlier process left
-	view    *view        // nil after a change
+	kept    kept  // what an earlier process left
+	view    *view // nil after a change
 }
 
 type nodeEntry struct {
