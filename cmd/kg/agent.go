@@ -71,7 +71,7 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 
 	// The host CNI's side. Which one it is may show only later.
 	cni := detect.Options{Flannel: flannel.Options{
-		Kernel: k, Node: o.hostname,
+		Kernel: k, Node: o.hostname, NodeAnnotations: kubernetes.Annotations,
 		SubnetFile: o.flannelSubnetFile, NetConfFiles: o.netConfFiles(),
 	}}
 

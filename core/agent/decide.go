@@ -129,6 +129,7 @@ func (c *Config) describe(w *world, me *model.Node, d *decision) {
 		Interface: c.Interface, Overlay: overlay, Key: c.Key, Tunnel: w.tunnel,
 	})
 	d.published = r.Published
+	d.published.FromFlags = fromFlags(&r, &w.inputs)
 	if w.inputsKnown {
 		d.warnings = append(d.warnings, r.Warnings...)
 	}
@@ -149,6 +150,21 @@ func (c *Config) describe(w *world, me *model.Node, d *decision) {
 	}
 	d.memory.mtu = d.mtu
 	d.published.TunnelMTU = d.mtu
+}
+
+// fromFlags are the settings in r that no annotation says.
+func fromFlags(r *self.Result, in *model.Inputs) model.FromFlags {
+	f := model.FromFlags{
+		Leader:         r.Leader && !in.Leader,
+		ForcedEndpoint: r.ForcedEndpoint && in.ForceEndpoint.IsZero(),
+	}
+	if in.Keepalive == 0 {
+		f.Keepalive = r.Keepalive
+	}
+	if len(in.AllowedLocationIPs) == 0 {
+		f.AllowedLocationIPs = r.AllowedLocationIPs
+	}
+	return f
 }
 
 // claim decides whether to serve as the location's gateway.

@@ -149,6 +149,7 @@ func (c *fakeCluster) Publish(_ context.Context, p model.Published) error {
 	now.Spoken, now.Key, now.Location, now.Endpoint, now.InternalIPs = true, p.Key, p.Location, p.Endpoint, p.InternalIPs
 	now.WireGuardIPs, now.PodPrefixes, now.Granularity, now.Epoch, now.Asked = p.WireGuardIPs, p.PodPrefixes, p.Granularity, p.Epoch, p.Asked
 	now.Discovered, now.TunnelMTU, now.Tunnel, now.NodesOnly = p.Discovered, p.TunnelMTU, p.Tunnel, p.NodesOnly
+	now.Leader = c.inputs.Leader || p.FromFlags.Leader
 	same := slices.Equal([]byte(nodeText(me)), []byte(nodeText(now)))
 	if !same {
 		c.published = append(c.published, p)
@@ -161,7 +162,6 @@ func (c *fakeCluster) Publish(_ context.Context, p model.Published) error {
 }
 
 func nodeText(n model.Node) string {
-	n.Leader, n.ForcedEndpoint = false, false
 	s := model.Snapshot{Nodes: []model.Node{n}}
 	b, err := jsonOf(s)
 	if err != nil {
@@ -327,8 +327,8 @@ type rig struct {
 	stop    func()
 }
 
-// start runs the agent of node n. Adjust may change the rig before.
-func start(t *testing.T, n model.Node, s model.Snapshot, adjust func(*rig)) *rig {
+// prepare makes the agent of node n. Adjust may change the rig before it runs.
+func prepare(t *testing.T, n model.Node, s model.Snapshot, adjust func(*rig)) *rig {
 	t.Helper()
 	r := &rig{
 		cluster: newFakeCluster(n, s, true), kernel: newFakeHost(n), cni: newFakeCNI(n),
@@ -351,6 +351,13 @@ func start(t *testing.T, n model.Node, s model.Snapshot, adjust func(*rig)) *rig
 	if adjust != nil {
 		adjust(r)
 	}
+	return r
+}
+
+// start runs the agent of node n.
+func start(t *testing.T, n model.Node, s model.Snapshot, adjust func(*rig)) *rig {
+	t.Helper()
+	r := prepare(t, n, s, adjust)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -237,7 +239,9 @@ func TestRestartChangesNothing(t *testing.T) {
 		// The new agent's probes are not answered for two seconds.
 		second := start(t, e1(), s, func(r *rig) { r.kernel.Kernel = first.kernel.Kernel })
 		defer second.stop()
-		second.settle(2 * time.Second)
+		second.settle(time.Second)
+		second.kernel.stir() // a second pass, before any probe is decided
+		second.settle(time.Second)
 		second.ether.set(netip.MustParseAddr("10.4.0.2"), true)
 		second.settle(time.Minute)
 		if made := second.kernel.Made(); len(made) > 0 {
@@ -324,6 +328,112 @@ func TestPublishing(t *testing.T) {
 	})
 }
 
+// A setting by flag is as good as an annotation, except where there is one.
+func TestSettingsByFlag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := e2()
+		quiet.WireGuardIPs = addrs("10.4.0.3")
+		r := start(t, quiet, snapshot(e1(), quiet, w1()), func(r *rig) {
+			r.Settings.Leader = true
+			r.Settings.ForceEndpoint = endpointAt("198.51.100.2:51820")
+			r.Settings.Keepalive = 10 * time.Second
+			r.Settings.AllowedLocationIPs = prefixes("192.0.2.0/24")
+			r.Settings.Location = "elsewhere"
+			r.cluster.inputs.Keepalive = 20 * time.Second
+		})
+		defer r.stop()
+		r.settle(time.Second)
+		w := r.cluster.writes()
+		if len(w) == 0 {
+			t.Fatal("nothing was published")
+		}
+		got := w[len(w)-1]
+		want := model.FromFlags{Leader: true, ForcedEndpoint: true, AllowedLocationIPs: prefixes("192.0.2.0/24")}
+		if !reflect.DeepEqual(got.FromFlags, want) {
+			t.Errorf("published from flags: %+v, want %+v", got.FromFlags, want)
+		}
+		if got.Location != "east" || got.Endpoint != endpointAt("198.51.100.2:51820") {
+			t.Errorf("published location %q, endpoint %s", got.Location, got.Endpoint)
+		}
+		// As leader it newly has what the serving gateway has not: that is asking.
+		if got.Epoch != 2 {
+			t.Errorf("epoch %d; want the claim of a newly wished leader", got.Epoch)
+		}
+	})
+}
+
+// What the API server forbids is named, and the node is not ready.
+func TestMissingPermission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, e1(), snapshot(e1(), e2(), w1()), func(r *rig) { r.cluster.forbids = []string{"patch nodes"} })
+		defer r.stop()
+		r.settle(time.Second)
+		s := r.Status(context.Background())
+		if s.Ready || !strings.Contains(strings.Join(s.Waiting, "\n"), "patch nodes") {
+			t.Errorf("ready %v, waiting %q; want not ready, and the verb named", s.Ready, s.Waiting)
+		}
+		if r.peer(t, "w1") == nil {
+			t.Error("the data path waits for the permission")
+		}
+		r.cluster.change(func(c *fakeCluster) { c.forbids = nil })
+		r.settle(2 * permissionsEvery)
+		if s := r.Status(context.Background()); !s.Ready || len(s.Waiting) > 0 {
+			t.Errorf("after it was granted: ready %v, waiting %q", s.Ready, s.Waiting)
+		}
+		if want := []string{"false Waiting", "true Gateway"}; !slices.Equal(r.cluster.conditions, want) && !slices.Equal(r.cluster.conditions, want[1:]) {
+			t.Errorf("conditions %q, want %q", r.cluster.conditions, want)
+		}
+	})
+}
+
+// A link that is a stranger's ends the agent with the sentence that says whose.
+func TestStrangersDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stranger := errors.New("interface kilo0 belongs to process boringtun (pid 811)")
+		r := prepare(t, e1(), snapshot(e1(), w1()), func(r *rig) {
+			r.Device = func(context.Context, int) (Device, error) { return nil, stranger }
+		})
+		if err := r.Run(t.Context()); !errors.Is(err, stranger) {
+			t.Errorf("Run returned %v; want the reason", err)
+		}
+		if made := r.kernel.Made(); len(made) > 0 {
+			t.Errorf("changed all the same: %v", made)
+		}
+	})
+}
+
+// One change that fails holds up no other, and is tried again soon.
+func TestFailedChangeIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := true
+		r := start(t, e1(), snapshot(e1(), e2(), w1()), func(r *rig) {
+			r.kernel.BeforeApply = func(c state.Change) error {
+				if set, ok := c.(state.SetRoute); ok && broken && set.Route.Dst == prefixes("10.244.9.0/24")[0] && set.Route.Type == state.Unicast {
+					return errors.New("no buffer space available")
+				}
+				return nil
+			}
+		})
+		defer r.stop()
+		r.settle(5 * time.Second)
+		if r.route(t, "192.168.9.9/32") == nil {
+			t.Error("the other route is not there either")
+		}
+		s := r.Status(context.Background())
+		if s.Ready || len(s.Last.Errors) == 0 || !strings.Contains(s.Last.Errors[0], "10.244.9.0/24") {
+			t.Errorf("ready %v, errors %q", s.Ready, s.Last.Errors)
+		}
+		broken = false
+		r.settle(8 * time.Second) // the pause has grown to 4 s at most
+		if r.route(t, "10.244.9.0/24") == nil {
+			t.Error("it was not tried again")
+		}
+		if s := r.Status(context.Background()); !s.Ready || len(s.Last.Errors) > 0 {
+			t.Errorf("ready %v, errors %q", s.Ready, s.Last.Errors)
+		}
+	})
+}
+
 // A first claim waits for the rest of the location to speak, but not for ever.
 func TestFirstClaimIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -393,6 +503,14 @@ func TestLearnedEndpoints(t *testing.T) {
 		r.kernel.hear(PeerStatus{Key: key("w1")})
 		r.settle(time.Minute)
 		published("after the device forgot", "203.0.113.77:40001")
+		// What was learned may turn out to be inside the mesh.
+		inside := snapshot(e1(), e2(), nat)
+		r.cluster.change(func(c *fakeCluster) { c.snap.ServicePrefixes = prefixes("203.0.113.64/26") })
+		r.settle(time.Second)
+		published("when it is a Service's address", "")
+		r.cluster.change(func(c *fakeCluster) { c.snap.ServicePrefixes = inside.ServicePrefixes })
+		heard("203.0.113.77:40001", time.Second)
+		published("when it is none any more", "203.0.113.77:40001")
 		// What publishes an endpoint itself needs nobody else to.
 		r.cluster.setNode(w1())
 		r.settle(time.Second)

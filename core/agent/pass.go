@@ -426,7 +426,7 @@ func (a *Agent) log(ctx context.Context, d *decision, s *Status) {
 		a.Log.Info("waiting", "for", strings.Join(s.Waiting, "; "))
 	}
 	if a.said.Says("absent", strings.Join(s.Absent, "; ")) {
-		a.Log.Info("nodes not in the mesh", "count", len(s.Absent), "of", s.Absent[:min(len(s.Absent), 3)])
+		a.Log.Info("nodes that are not in the mesh", "count", len(s.Absent), "first", strings.Join(s.Absent[:min(len(s.Absent), 2)], "; "))
 	}
 	if a.said.Says("ready", fmt.Sprint(s.Ready)) && s.Ready {
 		a.Log.Info("ready: the kernel holds what the mesh wants of this node")
@@ -434,7 +434,7 @@ func (a *Agent) log(ctx context.Context, d *decision, s *Status) {
 	if a.said.Says("errors", strings.Join(s.Last.Errors, "; ")) {
 		if len(s.Last.Errors) > 0 {
 			a.Log.Error("reconciling failed, trying again", "errors", s.Last.Errors)
-		} else if s.Last.At.Sub(a.started) > time.Second {
+		} else {
 			a.Log.Info("reconciling works again")
 		}
 	}

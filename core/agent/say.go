@@ -30,9 +30,10 @@ func (t *transitions) Warnings(now []model.Warning, log *slog.Logger) {
 	t.warnings = next
 }
 
-// Says tells whether word is news on topic.
+// Says tells whether word is news on topic; at the beginning "" is what was
+// said of everything.
 func (t *transitions) Says(topic, word string) bool {
-	if was, ok := t.words[topic]; ok && was == word {
+	if t.words[topic] == word {
 		return false
 	}
 	if t.words == nil {

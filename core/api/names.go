@@ -42,6 +42,11 @@ const (
 	TunnelMTU           = "kilo.squat.ai/tunnel-mtu" // bytes
 	Tunnel              = "kilo.squat.ai/tunnel"     // "kernel", "userspace"; a label too
 	NodesOnly           = "kilo.squat.ai/nodes-only" // "true"
+	// Settings that the agent got by flags, where no annotation says them.
+	FlagLeader             = "kilo.squat.ai/flag-leader"               // "true"
+	FlagForcedEndpoint     = "kilo.squat.ai/flag-force-endpoint"       // "true": Endpoint was forced
+	FlagKeepalive          = "kilo.squat.ai/flag-persistent-keepalive" // seconds
+	FlagAllowedLocationIPs = "kilo.squat.ai/flag-allowed-location-ips" // comma separated
 	// MirroredLocation is the value that the agent gave the label Location.
 	// The label is the agent's exactly while the two are equal.
 	MirroredLocation = "kilo.squat.ai/mirrored-location"
@@ -57,5 +62,6 @@ func Outputs() []string {
 		Key, Endpoint, InternalIP, WireGuardIP, Granularity, DiscoveredEndpoints,
 		MeshLocation, MirroredLocation, PodPrefixes, Epoch, Asked, TunnelMTU,
 		Tunnel, NodesOnly,
+		FlagLeader, FlagForcedEndpoint, FlagKeepalive, FlagAllowedLocationIPs,
 	}
 }

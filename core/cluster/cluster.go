@@ -78,8 +78,8 @@ type Cluster struct {
 	written *corev1.Node // as the API server answered our last write
 	inputs  model.Inputs // of own, with what is wrong with them
 	wrong   []model.Warning
-	kept    kept         // what an earlier process left
-	view    *view        // nil after a change
+	kept    kept  // what an earlier process left
+	view    *view // nil after a change
 }
 
 type nodeEntry struct {
@@ -155,7 +155,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 
 // open makes the sources and tells them whom to call.
 func (c *Cluster) open(clients *clients) []*source {
-	nodes, peers, slices := nodeSource(clients, c.config.TopologyLabel), peerSource(clients), sliceSource(clients)
+	nodes, peers, slices := nodeSource(clients, c.config.TopologyLabel, c.config.Node), peerSource(clients), sliceSource(clients)
 	nodes.changed, nodes.deleted = c.nodeChanged, c.nodeDeleted
 	peers.changed, peers.deleted = c.peerChanged, c.peerDeleted
 	slices.changed, slices.deleted = c.sliceChanged, c.sliceDeleted
@@ -211,6 +211,21 @@ func (c *Cluster) Inputs() (in model.Inputs, w []model.Warning, known bool) {
 	in = c.inputs
 	in.ForceEndpoint.Addr, w = c.resolve("node/"+c.own.Name, in.ForceEndpoint, slices.Clip(c.wrong))
 	return in, w, true
+}
+
+// Annotations returns all annotations of the local Node, for adapters whose CNI
+// keeps its record there; nil until the API server has shown the Node. Nobody
+// may change the map.
+func (c *Cluster) Annotations() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.own == nil {
+		return nil
+	}
+	if c.own.Annotations == nil {
+		return map[string]string{}
+	}
+	return c.own.Annotations
 }
 
 // look returns the current view, making it where it is not there.

@@ -72,6 +72,15 @@ func parsePublished(r *reporter, n *corev1.Node, node *model.Node) {
 	node.TunnelMTU = parse(r, n, api.TunnelMTU, parseMTU)
 	node.Tunnel = parse(r, n, api.Tunnel, parseTunnel)
 	node.NodesOnly = n.Annotations[api.NodesOnly] == "true"
+	// What people annotate wins over the agent's flags.
+	node.Leader = node.Leader || n.Annotations[api.FlagLeader] == "true"
+	node.ForcedEndpoint = node.ForcedEndpoint || n.Annotations[api.FlagForcedEndpoint] == "true"
+	if node.Keepalive == 0 {
+		node.Keepalive = parse(r, n, api.FlagKeepalive, parseKeepalive)
+	}
+	if len(node.AllowedLocationIPs) == 0 {
+		node.AllowedLocationIPs = parse(r, n, api.FlagAllowedLocationIPs, parsePrefixes)
+	}
 	if len(node.PodPrefixes) == 0 && !node.NodesOnly {
 		r.add(NoPodPrefix, "its agent found no prefix of its pods: other locations reach the node but not its pods; see whether the host CNI runs on the node")
 	}

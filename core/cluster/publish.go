@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -56,6 +57,17 @@ func outputs(want model.Published) map[string]string {
 	if want.NodesOnly {
 		out[api.NodesOnly] = "true"
 	}
+	flags := want.FromFlags
+	if flags.Leader {
+		out[api.FlagLeader] = "true"
+	}
+	if flags.ForcedEndpoint {
+		out[api.FlagForcedEndpoint] = "true"
+	}
+	if flags.Keepalive > 0 {
+		out[api.FlagKeepalive] = strconv.Itoa(int(flags.Keepalive / time.Second))
+	}
+	out[api.FlagAllowedLocationIPs] = join(flags.AllowedLocationIPs)
 	for name, value := range out {
 		if value == "" {
 			delete(out, name)

@@ -147,7 +147,7 @@ func (s *source) outcome(err error) {
 }
 
 // nodeSource watches all Nodes.
-func nodeSource(c *clients, topologyLabel string) *source {
+func nodeSource(c *clients, topologyLabel, own string) *source {
 	lw := cache.NewListWatchFromClient(c.core, "nodes", metav1.NamespaceAll, fields.Everything())
 	return &source{
 		name:    "nodes",
@@ -155,23 +155,25 @@ func nodeSource(c *clients, topologyLabel string) *source {
 		example: &corev1.Node{},
 		list:    lw.ListWithContextFunc,
 		watch:   lw.WatchFuncWithContext,
-		slim:    slimNode(topologyLabel),
+		slim:    slimNode(topologyLabel, own),
 	}
 }
 
 // slimNode cuts a Node down to what ParseNode, ParseInputs and Patch read: of
 // ten kilobytes most are images and managed fields.
-func slimNode(topologyLabel string) cache.TransformFunc {
+func slimNode(topologyLabel, own string) cache.TransformFunc {
 	return func(object any) (any, error) {
 		n, ok := object.(*corev1.Node)
 		if !ok {
 			return object, nil
 		}
-		return slim(n, topologyLabel), nil
+		return slim(n, topologyLabel, own), nil
 	}
 }
 
-func slim(n *corev1.Node, topologyLabel string) *corev1.Node {
+// slim leaves the local Node all of its annotations: the host CNI's record of
+// this node is among them.
+func slim(n *corev1.Node, topologyLabel, own string) *corev1.Node {
 	out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name:              n.Name,
 		UID:               n.UID,
@@ -180,6 +182,9 @@ func slim(n *corev1.Node, topologyLabel string) *corev1.Node {
 		Annotations:       ours(n.Annotations, ""),
 		Labels:            ours(n.Labels, topologyLabel),
 	}}
+	if n.Name == own {
+		out.Annotations = n.Annotations
+	}
 	out.Spec.PodCIDRs = n.Spec.PodCIDRs
 	if len(n.Spec.PodCIDRs) == 0 {
 		out.Spec.PodCIDR = n.Spec.PodCIDR

@@ -51,7 +51,7 @@ func (c *Cluster) update(ctx context.Context, kind types.PatchType, subresource 
 		return err
 	}
 	c.mu.Lock()
-	if after = slim(after, c.config.TopologyLabel); c.own != nil && newer(after, c.own) {
+	if after = slim(after, c.config.TopologyLabel, c.config.Node); c.own != nil && newer(after, c.own) {
 		c.written = after
 	}
 	c.mu.Unlock()

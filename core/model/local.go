@@ -50,4 +50,15 @@ type Published struct {
 	TunnelMTU    int
 	Tunnel       string
 	NodesOnly    bool
+	// FromFlags are settings that an annotation could have said and did not.
+	FromFlags FromFlags
+}
+
+// FromFlags are per-node settings that came from the agent's flags. Other nodes
+// need them, and the annotations of that name are for people alone to write.
+type FromFlags struct {
+	Leader             bool
+	ForcedEndpoint     bool
+	Keepalive          time.Duration
+	AllowedLocationIPs []netip.Prefix
 }
