@@ -95,7 +95,7 @@ Flags:
 func parse(args []string, getenv func(string) string, out io.Writer) (*options, error) {
 	o := &options{
 		adapter:     choice{value: "auto", allowed: []string{"auto", "flannel"}, later: []string{"cilium"}},
-		granularity: choice{value: string(model.PerLocation), allowed: []string{string(model.PerLocation)}, later: []string{string(model.Full), string(model.Cross)}},
+		granularity: choice{value: string(model.PerLocation), allowed: []string{string(model.PerLocation), string(model.Cross), string(model.Full)}},
 		encapsulate: choice{value: "always", allowed: []string{"always", "crosssubnet", "never"}},
 		wireguard:   choice{value: "auto", allowed: []string{"auto", "kernel", "userspace"}},
 		logLevel:    choice{value: "info", allowed: []string{"all", "debug", "info", "warn", "error", "none"}},
@@ -130,7 +130,7 @@ func (o *options) flags() *pflag.FlagSet {
 
 	fs.Var(&o.adapter, "adapter", "host CNI that the mesh runs on: auto or flannel")
 	fs.Var(&o.adapter, "compatibility", "Kilo's name for --adapter")
-	fs.Var(&o.granularity, "mesh-granularity", "between whom tunnels are made: location, that is one gateway of each location with one of every other (full and cross are not served yet)")
+	fs.Var(&o.granularity, "mesh-granularity", "between whom tunnels are made: location, one gateway of each location with one of every other; cross, every node with the nodes of other locations; full, every node with every node. A pair meets directly when both say so and reach each other, otherwise by their gateways")
 	fs.Var(&o.encapsulate, "encapsulate", "when traffic to the gateway is encapsulated inside a location: always, crosssubnet or never; on Flannel its own backend decides")
 	fs.StringVar(&o.topologyLabel, "topology-label", "topology.kubernetes.io/region", "label of a Node that names its location, where neither annotation nor label kilo.squat.ai/location does")
 	fs.Var(&o.subnets, "subnet", "prefix that WireGuard addresses are taken from; at most one per family, the same on all nodes")

@@ -46,15 +46,15 @@ type world struct {
 	factsKnown bool
 
 	heard []PeerStatus
-	live  map[string]bool // what probes say; a location is absent while they do not know
+	live  map[place]bool // what probes say; a place is absent while they do not know
 	// observed is what stands in the kernel; read only while it matters.
 	observed state.State
 }
 
 // memory is what one pass leaves to the next.
 type memory struct {
-	mtu  int             // last good MTU of the tunnel
-	live map[string]bool // location -> live, as the last plan took it
+	mtu  int            // last good MTU of the tunnel
+	live map[place]bool // as the last plan took it
 	// unclaimed is since when this node has been the best candidate of a
 	// location that nobody claimed; zero: it is not.
 	unclaimed time.Time
@@ -88,14 +88,14 @@ func (c *Config) decide(w *world, m memory) decision {
 	me := w.snapshot.Node(c.Node)
 
 	c.describe(w, me, &d)
-	d.targets = probeTargets(&w.snapshot, plan.Locations(w.snapshot), c.Node)
+	d.targets = append(probeTargets(&w.snapshot, plan.Locations(w.snapshot), c.Node), linkTargets(&w.snapshot, c.Node)...)
 	d.memory.live = presume(w, m.live, d.targets)
 
 	d.wanted, d.report = plan.Plan(w.snapshot, plan.Facts{
 		Self: c.Node, Interface: c.Interface, Port: c.Port, Key: c.Key, TunnelMTU: d.mtu,
 		Connected: connected(w.host, c.Interface, w.facts.ExcludeInterfaces),
 		Adapter:   w.facts, AdapterKnown: w.factsKnown,
-		Live: d.memory.live,
+		Live: d.memory.locations(), Direct: d.memory.nodes(),
 	}, w.adapter)
 
 	c.claim(w, me, &d)
@@ -150,6 +150,12 @@ func (c *Config) describe(w *world, me *model.Node, d *decision) {
 	}
 	d.memory.mtu = d.mtu
 	d.published.TunnelMTU = d.mtu
+	for at, live := range w.live {
+		if at.Node != "" && !live {
+			d.published.Silent = append(d.published.Silent, at.Node)
+		}
+	}
+	slices.Sort(d.published.Silent)
 }
 
 // fromFlags are the settings in r that no annotation says.
@@ -203,22 +209,65 @@ func (c *Config) warning(kind, format string, args ...any) model.Warning {
 	return model.Warning{Kind: kind, Object: "node/" + c.Node, Message: fmt.Sprintf(format, args...)}
 }
 
-// presume completes what probes know. A location that they cannot tell about
-// yet is what it was in the last plan, or, right after a start, what the
-// kernel shows: an agent that is restarted must not take a working way away.
-func presume(w *world, before map[string]bool, targets []target) map[string]bool {
-	out := make(map[string]bool, len(targets))
-	for _, t := range targets {
-		live, known := w.live[t.Location]
-		if !known {
-			live, known = before[t.Location]
+// locations and nodes are the parts of live.
+func (m *memory) locations() map[string]bool {
+	return m.part(func(p place) (string, bool) { return p.Location, p.Node == "" })
+}
+func (m *memory) nodes() map[string]bool {
+	return m.part(func(p place) (string, bool) { return p.Node, p.Node != "" })
+}
+
+func (m *memory) part(name func(place) (string, bool)) map[string]bool {
+	out := make(map[string]bool, len(m.live))
+	for at, live := range m.live {
+		if n, ok := name(at); ok {
+			out[n] = live
 		}
-		if !known {
-			live = carried(w, t.Location)
-		}
-		out[t.Location] = live
 	}
 	return out
+}
+
+// presume completes what probes know. A place that they cannot tell about yet
+// is what it was in the last plan, or, right after a start, what the kernel
+// shows: an agent that is restarted must not take a working way away.
+func presume(w *world, before map[place]bool, targets []target) map[place]bool {
+	out := make(map[place]bool, len(targets))
+	for _, t := range targets {
+		live, known := w.live[t.Place]
+		if !known {
+			live, known = before[t.Place]
+		}
+		switch {
+		case known:
+		case t.Place.Node != "":
+			live = linked(w, t.Place.Node)
+		default:
+			live = carried(w, t.Place.Location)
+		}
+		out[t.Place] = live
+	}
+	return out
+}
+
+// linked tells whether the kernel already reaches a node's pods over the link
+// with it.
+func linked(w *world, node string) bool {
+	n := w.snapshot.Node(node)
+	t := tunnelOf(w.observed)
+	if n == nil || t == nil {
+		return false
+	}
+	i := slices.IndexFunc(t.Peers, func(p state.Peer) bool { return p.Key == n.Key })
+	if i < 0 {
+		return false
+	}
+	for _, r := range w.observed.Routes {
+		if r.Table == state.TableOverlay && r.Type == state.Unicast && slices.Contains(n.PodPrefixes, r.Dst) {
+			// By way of another device it goes to the gateway.
+			return r.Device == w.observed.Links[0].Name && slices.Contains(t.Peers[i].AllowedIPs, r.Dst)
+		}
+	}
+	return false
 }
 
 // carried tells whether the kernel leads one of the addresses that are kept out

@@ -28,6 +28,7 @@ type metrics struct {
 	ready    prometheus.Gauge
 	duration prometheus.Histogram
 	live     *prometheus.GaugeVec // location
+	links    *prometheus.GaugeVec // node
 	tunnel   *prometheus.GaugeVec // kind
 }
 
@@ -61,13 +62,15 @@ func newMetrics() *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10)}),
 		live: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kilo_location_live", Help: "1 while a location answers through the tunnel; only for locations that are asked."}, []string{"location"}),
+		links: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kilo_link_live", Help: "1 while a node answers over the link of its own with this one; granularity cross and full."}, []string{"node"}),
 		tunnel: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kilo_tunnel_info", Help: "Always 1; the label tells the kind of WireGuard device: kernel or userspace."}, []string{"kind"}),
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.errors, m.leader, m.nodes, m.peers, m.reconciles,
-		m.changes, m.drift, m.warnings, m.waiting, m.absent, m.ready, m.duration, m.live, m.tunnel,
+		m.changes, m.drift, m.warnings, m.waiting, m.absent, m.ready, m.duration, m.live, m.links, m.tunnel,
 	)
 	return m
 }
@@ -79,10 +82,12 @@ func (m *metrics) setWarnings(ws []model.Warning) {
 	}
 }
 
-func (m *metrics) setLive(live map[string]bool) {
-	m.live.Reset()
-	for l, ok := range live {
-		m.live.WithLabelValues(l).Set(oneIf(ok))
+func (m *metrics) setLive(locations, links map[string]bool) {
+	for gauge, live := range map[*prometheus.GaugeVec]map[string]bool{m.live: locations, m.links: links} {
+		gauge.Reset()
+		for name, ok := range live {
+			gauge.WithLabelValues(name).Set(oneIf(ok))
+		}
 	}
 }
 

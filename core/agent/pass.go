@@ -262,8 +262,9 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 	if me := w.snapshot.Node(a.Node); me != nil {
 		s.Location, s.Endpoint, s.InternalIPs, s.WireGuardIPs = me.Location, me.Endpoint.String(), me.InternalIPs, me.WireGuardIPs
 	}
+	live := d.memory.locations()
 	for i := range d.report.Locations {
-		s.Locations = append(s.Locations, locationStatus(&d.report.Locations[i], d.memory.live))
+		s.Locations = append(s.Locations, locationStatus(&d.report.Locations[i], live))
 	}
 
 	names, watching := map[model.Key]string{}, map[model.Key]netip.AddrPort{}
@@ -400,7 +401,7 @@ func (a *Agent) measure(w *world, d *decision, s *Status) {
 	m.nodes.Set(float64(spoken))
 	m.peers.Set(float64(len(w.snapshot.Peers)))
 	m.setWarnings(d.warnings)
-	m.setLive(d.memory.live)
+	m.setLive(d.memory.locations(), d.memory.nodes())
 	if w.tunnel != "" {
 		m.tunnel.Reset()
 		m.tunnel.WithLabelValues(w.tunnel).Set(1)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -19,13 +20,25 @@ const (
 	probesPerTick = 50
 )
 
-// target is one location to ask through the tunnel whether it is there.
+// target is a location, or a node with a link of its own, to ask through the
+// tunnel whether it is there.
 type target struct {
-	Location string
-	// To is the WireGuard address of the location's serving gateway.
+	Place place
+	// To is the WireGuard address of the location's serving gateway, or of the node.
 	To netip.Addr
 	// From is this node's own address to ask from.
 	From netip.Addr
+}
+
+// place is what answers or does not: a location as a whole, by way of the
+// gateways, or one node over the link with it.
+type place struct{ Location, Node string }
+
+func (p place) String() string {
+	if p.Node != "" {
+		return "node " + p.Node
+	}
+	return fmt.Sprintf("location %q", p.Location)
 }
 
 // answers is what is known of one target. It counts the probes rather than
@@ -64,11 +77,11 @@ type prober struct {
 	set  chan []target
 
 	mu   sync.Mutex
-	live map[string]bool // location -> answered lately; absent: not known yet
+	live map[place]bool // answered lately; absent: not known yet
 }
 
 func newProber(open func(netip.Addr) (echo, error), wake func(), log *slog.Logger) *prober {
-	return &prober{open: open, wake: wake, log: log, set: make(chan []target, 1), live: map[string]bool{}}
+	return &prober{open: open, wake: wake, log: log, set: make(chan []target, 1), live: map[place]bool{}}
 }
 
 // Set says whom to ask from now on. It never blocks, and belongs to one goroutine.
@@ -80,9 +93,9 @@ func (p *prober) Set(ts []target) {
 	p.set <- ts
 }
 
-// Live returns what is known: location to whether it answered lately. A
-// location that was asked too few times to tell is absent.
-func (p *prober) Live() map[string]bool {
+// Live returns what is known: place to whether it answered lately. One that was
+// asked too few times to tell is absent.
+func (p *prober) Live() map[place]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.live)
@@ -120,7 +133,7 @@ func (p *prober) Run(ctx context.Context) error {
 			turn = (turn + 1) % len(targets)
 			a := known[t]
 			if a.silent() {
-				p.tell(t.Location, false)
+				p.tell(t.Place, false)
 			}
 			s := sockets[t.From]
 			if s == nil {
@@ -149,7 +162,7 @@ func (p *prober) Run(ctx context.Context) error {
 			}
 			a.asked++
 			if err := s.Send(t.To, uint16(a.asked)); err != nil {
-				p.log.Debug("probe not sent", "location", t.Location, "to", t.To, "error", err)
+				p.log.Debug("probe not sent", "place", t.Place, "to", t.To, "error", err)
 			}
 		}
 	}
@@ -169,10 +182,10 @@ func (p *prober) Run(ctx context.Context) error {
 			}
 			targets, turn = next, 0
 			wanted := map[target]bool{}
-			places := map[string]bool{}
+			places := map[place]bool{}
 			from := map[netip.Addr]bool{}
 			for _, t := range targets {
-				wanted[t], places[t.Location], from[t.From] = true, true, true
+				wanted[t], places[t.Place], from[t.From] = true, true, true
 				if known[t] == nil {
 					known[t] = &answers{}
 				}
@@ -201,7 +214,7 @@ func (p *prober) Run(ctx context.Context) error {
 			for t, a := range known {
 				if t.To == r.from && sockets[t.From] == r.on {
 					if a.heard(r.seq); !a.silent() {
-						p.tell(t.Location, true)
+						p.tell(t.Place, true)
 					}
 				}
 			}
@@ -212,26 +225,26 @@ func (p *prober) Run(ctx context.Context) error {
 	}
 }
 
-// tell records whether a location answers, and wakes the loop when that is new.
-func (p *prober) tell(location string, live bool) {
+// tell records whether a place answers, and wakes the loop when that is new.
+func (p *prober) tell(at place, live bool) {
 	p.mu.Lock()
-	was, known := p.live[location]
-	p.live[location] = live
+	was, known := p.live[at]
+	p.live[at] = live
 	p.mu.Unlock()
 	if known && was == live {
 		return
 	}
 	if live {
-		p.log.Info("location answers through the tunnel", "location", location)
+		p.log.Info("answers through the tunnel", "place", at)
 	} else {
-		p.log.Warn("location does not answer through the tunnel", "location", location, "probes", probesLost)
+		p.log.Warn("does not answer through the tunnel", "place", at, "probes", probesLost)
 	}
 	p.wake()
 }
 
-// forget drops what is known of locations that are asked no more.
-func (p *prober) forget(keep map[string]bool) {
+// forget drops what is known of places that are asked no more.
+func (p *prober) forget(keep map[place]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.live, func(l string, _ bool) bool { return !keep[l] })
+	maps.DeleteFunc(p.live, func(at place, _ bool) bool { return !keep[at] })
 }

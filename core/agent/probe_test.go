@@ -81,7 +81,11 @@ func TestProberTellsTransitions(t *testing.T) {
 		expect := func(when string, want map[string]bool, wakes int) {
 			t.Helper()
 			synctest.Wait()
-			if got := p.Live(); !maps.Equal(got, want) {
+			got := map[string]bool{}
+			for at, live := range p.Live() {
+				got[at.Location] = live
+			}
+			if !maps.Equal(got, want) {
 				t.Errorf("%s: live %v, want %v", when, got, want)
 			}
 			if woken != wakes {
@@ -95,7 +99,7 @@ func TestProberTellsTransitions(t *testing.T) {
 			t.Errorf("opened %v without a target", e.opened)
 		}
 
-		p.Set([]target{{"west", west, me}, {"north", north, me}})
+		p.Set([]target{{place{Location: "west"}, west, me}, {place{Location: "north"}, north, me}})
 		expect("asked once", map[string]bool{"west": true}, 1)
 		time.Sleep(2500 * time.Millisecond)
 		expect("three probes sent, the third not yet due", map[string]bool{"west": true}, 1)
@@ -120,7 +124,7 @@ func TestProberTellsTransitions(t *testing.T) {
 		}
 
 		// Setting what is set already starts nothing over.
-		p.Set([]target{{"west", west, me}, {"north", north, me}})
+		p.Set([]target{{place{Location: "west"}, west, me}, {place{Location: "north"}, north, me}})
 		expect("set again", map[string]bool{"west": true, "north": false}, 4)
 
 		// No target any more: sockets are closed and knowledge is dropped.
@@ -148,7 +152,7 @@ func TestProbesAreBounded(t *testing.T) {
 		var ts []target
 		for i := range 3 * probesPerTick {
 			to := netip.AddrFrom4([4]byte{10, 4, 1, byte(i)})
-			ts = append(ts, target{to.String(), to, netip.MustParseAddr("10.4.0.1")})
+			ts = append(ts, target{place{Location: to.String()}, to, netip.MustParseAddr("10.4.0.1")})
 		}
 		p.Set(ts)
 		time.Sleep(29*time.Second + time.Second/2) // 30 ticks, the one at once included

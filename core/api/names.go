@@ -41,6 +41,7 @@ const (
 	Asked               = "kilo.squat.ai/asked"
 	TunnelMTU           = "kilo.squat.ai/tunnel-mtu" // bytes
 	Tunnel              = "kilo.squat.ai/tunnel"     // "kernel", "userspace"; a label too
+	Silent              = "kilo.squat.ai/silent"     // names of nodes, comma separated
 	NodesOnly           = "kilo.squat.ai/nodes-only" // "true"
 	// Settings that the agent got by flags, where no annotation says them.
 	FlagLeader             = "kilo.squat.ai/flag-leader"               // "true"
@@ -61,7 +62,7 @@ func Outputs() []string {
 	return []string{
 		Key, Endpoint, InternalIP, WireGuardIP, Granularity, DiscoveredEndpoints,
 		MeshLocation, MirroredLocation, PodPrefixes, Epoch, Asked, TunnelMTU,
-		Tunnel, NodesOnly,
+		Tunnel, NodesOnly, Silent,
 		FlagLeader, FlagForcedEndpoint, FlagKeepalive, FlagAllowedLocationIPs,
 	}
 }

@@ -71,6 +71,7 @@ func parsePublished(r *reporter, n *corev1.Node, node *model.Node) {
 	node.Discovered = parse(r, n, api.DiscoveredEndpoints, parseDiscovered)
 	node.TunnelMTU = parse(r, n, api.TunnelMTU, parseMTU)
 	node.Tunnel = parse(r, n, api.Tunnel, parseTunnel)
+	node.Silent = parseNames(n.Annotations[api.Silent])
 	node.NodesOnly = n.Annotations[api.NodesOnly] == "true"
 	// What people annotate wins over the agent's flags.
 	node.Leader = node.Leader || n.Annotations[api.FlagLeader] == "true"
@@ -84,6 +85,14 @@ func parsePublished(r *reporter, n *corev1.Node, node *model.Node) {
 	if len(node.PodPrefixes) == 0 && !node.NodesOnly {
 		r.add(NoPodPrefix, "its agent found no prefix of its pods: other locations reach the node but not its pods; see whether the host CNI runs on the node")
 	}
+}
+
+// parseNames reads a list of names of Nodes, sorted. What is no name is no
+// Node's, and does no harm.
+func parseNames(s string) []string {
+	names := strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // ParseInputs reads what people and the cluster say about a node. What an

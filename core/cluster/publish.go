@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,7 @@ func outputs(want model.Published) map[string]string {
 		api.PodPrefixes:         join(want.PodPrefixes),
 		api.Asked:               want.Asked,
 		api.Tunnel:              want.Tunnel,
+		api.Silent:              strings.Join(want.Silent, ","),
 	}
 	if want.Epoch != 0 {
 		out[api.Epoch] = strconv.FormatUint(want.Epoch, 10)
