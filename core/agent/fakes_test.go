@@ -198,6 +198,21 @@ func (c *fakeCluster) Event(_ context.Context, w model.Warning) {
 	c.events = append(c.events, w)
 }
 
+// me is what stands on the agent's own Node.
+func (c *fakeCluster) me() *model.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	me := *c.snap.Node(c.node)
+	return &me
+}
+
+// said are the conditions, each that differs from the one before.
+func (c *fakeCluster) said() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.conditions)
+}
+
 // writes returns what was published since it was last asked.
 func (c *fakeCluster) writes() []model.Published {
 	c.mu.Lock()
@@ -231,7 +246,19 @@ func newFakeHost(n model.Node) *fakeHost {
 	}}
 }
 
-func (h *fakeHost) Host(context.Context) (model.Host, error) { return h.host, nil }
+func (h *fakeHost) Host(context.Context) (model.Host, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return model.Host{Interfaces: slices.Clone(h.host.Interfaces), DefaultDevices: h.host.DefaultDevices}, nil
+}
+
+// setMTU changes the uplink's, and says so.
+func (h *fakeHost) setMTU(mtu int) {
+	h.mu.Lock()
+	h.host.Interfaces[0].MTU = mtu
+	h.mu.Unlock()
+	h.stir()
+}
 
 func (h *fakeHost) Watch(ctx context.Context, changed func()) error {
 	h.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,8 +56,8 @@ func TestRest(t *testing.T) {
 		if n := testutil.ToFloat64(r.metrics.reconciles) - passes; n < 19 || n > 21 {
 			t.Errorf("%v passes in ten minutes; want one every 30 s", n)
 		}
-		if len(r.ether.opened) > 0 {
-			t.Errorf("probes without an API server in the mesh: %v", r.ether.asked)
+		if r.ether.sockets() > 0 {
+			t.Error("probes without an API server in the mesh")
 		}
 	})
 }
@@ -266,8 +267,8 @@ func TestProbesOpenAndCloseTheWay(t *testing.T) {
 		if r.route(t, "10.244.9.0/24") == nil {
 			t.Error("west's pods are kept out too")
 		}
-		if r.ether.opened[netip.MustParseAddr("10.4.0.1")] == 0 {
-			t.Errorf("a gateway asks from its WireGuard address; sockets: %v", r.ether.opened)
+		if r.ether.from(netip.MustParseAddr("10.4.0.1")) == 0 {
+			t.Error("a gateway asks from its WireGuard address")
 		}
 		r.ether.set(west, true)
 		r.settle(1100 * time.Millisecond)
@@ -291,7 +292,7 @@ func TestPublishing(t *testing.T) {
 		r := start(t, e1(), snapshot(fresh, w1()), func(r *rig) { r.kernel = newFakeHost(e1()); r.Agent.Kernel = r.kernel })
 		defer r.stop()
 		r.settle(20 * time.Second)
-		me := r.cluster.snap.Node("e1")
+		me := r.cluster.me()
 		if !me.Spoken || me.Key != key("e1") || me.Location != "east" || me.TunnelMTU != 1420 || me.Tunnel != "kernel" {
 			t.Errorf("published: %+v", me)
 		}
@@ -303,7 +304,7 @@ func TestPublishing(t *testing.T) {
 		}
 
 		// An interface gets another MTU.
-		r.kernel.host.Interfaces[0].MTU = 1400
+		r.kernel.setMTU(1400)
 		r.kernel.stir()
 		r.settle(time.Second)
 		w := r.cluster.writes()
@@ -313,7 +314,7 @@ func TestPublishing(t *testing.T) {
 
 		// The API server is away: the data path does not wait for it.
 		r.cluster.change(func(c *fakeCluster) { c.away = true })
-		r.kernel.host.Interfaces[0].MTU = 1390
+		r.kernel.setMTU(1390)
 		r.kernel.stir()
 		r.settle(time.Second)
 		s, _ := r.kernel.Observe(context.Background())
@@ -322,7 +323,7 @@ func TestPublishing(t *testing.T) {
 		}
 		r.cluster.change(func(c *fakeCluster) { c.away = false })
 		r.settle(time.Minute)
-		if me := r.cluster.snap.Node("e1"); me.TunnelMTU != 1310 {
+		if me := r.cluster.me(); me.TunnelMTU != 1310 {
 			t.Errorf("published MTU %d after the API server came back", me.TunnelMTU)
 		}
 	})
@@ -380,8 +381,9 @@ func TestMissingPermission(t *testing.T) {
 		if s := r.Status(context.Background()); !s.Ready || len(s.Waiting) > 0 {
 			t.Errorf("after it was granted: ready %v, waiting %q", s.Ready, s.Waiting)
 		}
-		if want := []string{"false Waiting", "true Gateway"}; !slices.Equal(r.cluster.conditions, want) && !slices.Equal(r.cluster.conditions, want[1:]) {
-			t.Errorf("conditions %q, want %q", r.cluster.conditions, want)
+		said := r.cluster.said()
+		if want := []string{"false Waiting", "true Gateway"}; !slices.Equal(said, want) && !slices.Equal(said, want[1:]) {
+			t.Errorf("conditions %q, want %q", said, want)
 		}
 	})
 }
@@ -405,10 +407,11 @@ func TestStrangersDevice(t *testing.T) {
 // One change that fails holds up no other, and is tried again soon.
 func TestFailedChangeIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broken := true
+		var broken atomic.Bool
+		broken.Store(true)
 		r := start(t, e1(), snapshot(e1(), e2(), w1()), func(r *rig) {
 			r.kernel.BeforeApply = func(c state.Change) error {
-				if set, ok := c.(state.SetRoute); ok && broken && set.Route.Dst == prefixes("10.244.9.0/24")[0] && set.Route.Type == state.Unicast {
+				if set, ok := c.(state.SetRoute); ok && broken.Load() && set.Route.Dst == prefixes("10.244.9.0/24")[0] && set.Route.Type == state.Unicast {
 					return errors.New("no buffer space available")
 				}
 				return nil
@@ -423,7 +426,7 @@ func TestFailedChangeIsTriedAgain(t *testing.T) {
 		if s.Ready || len(s.Last.Errors) == 0 || !strings.Contains(s.Last.Errors[0], "10.244.9.0/24") {
 			t.Errorf("ready %v, errors %q", s.Ready, s.Last.Errors)
 		}
-		broken = false
+		broken.Store(false)
 		r.settle(8 * time.Second) // the pause has grown to 4 s at most
 		if r.route(t, "10.244.9.0/24") == nil {
 			t.Error("it was not tried again")
@@ -443,14 +446,14 @@ func TestFirstClaimIsPatient(t *testing.T) {
 		r := start(t, me, snapshot(me, late, w1()), nil)
 		defer r.stop()
 		r.settle(5 * time.Second)
-		if me := r.cluster.snap.Node("e1"); me.Epoch != 0 {
+		if me := r.cluster.me(); me.Epoch != 0 {
 			t.Errorf("claimed epoch %d after five seconds while e2 has not spoken", me.Epoch)
 		}
 		if r.peer(t, "w1") == nil {
 			t.Error("traffic waits for the claim")
 		}
 		r.settle(7 * time.Second)
-		if me := r.cluster.snap.Node("e1"); me.Epoch != 1 {
+		if me := r.cluster.me(); me.Epoch != 1 {
 			t.Errorf("epoch %d after twelve seconds", me.Epoch)
 		}
 	})
@@ -477,7 +480,7 @@ func TestLearnedEndpoints(t *testing.T) {
 		published := func(when, want string) {
 			t.Helper()
 			got := ""
-			if at, ok := r.cluster.snap.Node("e1").Discovered[key("w1")]; ok {
+			if at, ok := r.cluster.me().Discovered[key("w1")]; ok {
 				got = at.String()
 			}
 			if got != want {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,12 @@ func (e *ether) set(a netip.Addr, up bool) {
 	defer e.mu.Unlock()
 	e.up[a] = up
 }
+
+// sockets is how many were opened in all, from how many of one address, asks
+// how many probes an address got.
+func (e *ether) sockets() int          { e.mu.Lock(); defer e.mu.Unlock(); return len(e.opened) }
+func (e *ether) from(a netip.Addr) int { e.mu.Lock(); defer e.mu.Unlock(); return e.opened[a] }
+func (e *ether) asks(a netip.Addr) int { e.mu.Lock(); defer e.mu.Unlock(); return e.asked[a] }
 
 func (e *ether) open(from netip.Addr) (echo, error) {
 	e.mu.Lock()
@@ -75,8 +82,8 @@ func TestProberTellsTransitions(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		west, north, me := netip.MustParseAddr("10.4.0.2"), netip.MustParseAddr("10.4.0.3"), netip.MustParseAddr("10.0.0.2")
 		e := &ether{up: map[netip.Addr]bool{west: true}, asked: map[netip.Addr]int{}, opened: map[netip.Addr]int{}}
-		woken := 0
-		p := newProber(e.open, func() { woken++ }, slog.New(slog.DiscardHandler))
+		var woken atomic.Int32
+		p := newProber(e.open, func() { woken.Add(1) }, slog.New(slog.DiscardHandler))
 		go func() { _ = p.Run(ctx) }()
 		expect := func(when string, want map[string]bool, wakes int) {
 			t.Helper()
@@ -88,15 +95,15 @@ func TestProberTellsTransitions(t *testing.T) {
 			if !maps.Equal(got, want) {
 				t.Errorf("%s: live %v, want %v", when, got, want)
 			}
-			if woken != wakes {
-				t.Errorf("%s: woke the loop %d times in all, want %d", when, woken, wakes)
+			if n := int(woken.Load()); n != wakes {
+				t.Errorf("%s: woke the loop %d times in all, want %d", when, n, wakes)
 			}
 		}
 
 		// Without targets: no socket, no packet.
 		time.Sleep(time.Hour)
-		if len(e.opened) != 0 {
-			t.Errorf("opened %v without a target", e.opened)
+		if e.sockets() != 0 {
+			t.Error("opened a socket without a target")
 		}
 
 		p.Set([]target{{place{Location: "west"}, west, me}, {place{Location: "north"}, north, me}})
@@ -116,10 +123,10 @@ func TestProberTellsTransitions(t *testing.T) {
 		expect("west is back", map[string]bool{"west": true, "north": false}, 4)
 
 		// At rest in its state, it asks once a second and wakes nobody.
-		before := e.asked[west]
+		before := e.asks(west)
 		time.Sleep(time.Minute)
 		expect("a minute later", map[string]bool{"west": true, "north": false}, 4)
-		if n := e.asked[west] - before; n != 60 {
+		if n := e.asks(west) - before; n != 60 {
 			t.Errorf("asked %d times in a minute, want 60", n)
 		}
 
@@ -131,13 +138,13 @@ func TestProberTellsTransitions(t *testing.T) {
 		p.Set(nil)
 		time.Sleep(time.Second)
 		expect("no targets", map[string]bool{}, 4)
-		before = e.asked[west]
+		before = e.asks(west)
 		time.Sleep(time.Minute)
-		if e.asked[west] != before || e.closed != 1 || e.opened[me] != 1 {
-			t.Errorf("without targets: %d more probes, %d sockets opened, %d closed", e.asked[west]-before, e.opened[me], e.closed)
-		}
 		cancel()
 		synctest.Wait()
+		if e.asks(west) != before || e.closed != 1 || e.from(me) != 1 {
+			t.Errorf("without targets: %d more probes, %d sockets opened, %d closed", e.asks(west)-before, e.from(me), e.closed)
+		}
 	})
 }
 
@@ -157,20 +164,20 @@ func TestProbesAreBounded(t *testing.T) {
 		p.Set(ts)
 		time.Sleep(29*time.Second + time.Second/2) // 30 ticks, the one at once included
 		synctest.Wait()
+		cancel()
+		synctest.Wait()
 		total := 0
-		for _, n := range e.asked {
-			total += n
+		for _, target := range ts {
+			total += e.asks(target.To)
 		}
 		if total != 30*probesPerTick {
 			t.Errorf("%d probes in 30 ticks, want %d", total, 30*probesPerTick)
 		}
 		for _, target := range ts {
-			if e.asked[target.To] != 10 {
-				t.Errorf("%s was asked %d times, want 10", target.To, e.asked[target.To])
+			if n := e.asks(target.To); n != 10 {
+				t.Errorf("%s was asked %d times, want 10", target.To, n)
 			}
 		}
-		cancel()
-		synctest.Wait()
 	})
 }
 

@@ -85,7 +85,7 @@ func (f *fixture) WireGuard() (string, model.Key) { return f.iface, f.public }
 
 func (f *fixture) AddLink(name string, addresses ...netip.Prefix) {
 	f.Helper()
-	nstest.Sh(f.T, fmt.Sprintf("ip link add %s type bridge; ip link set %s addrgenmode none up", name, name))
+	nstest.Sh(f.T, fmt.Sprintf("ip link add %s type bridge; ip link set %s addrgenmode none; ip link set %s up", name, name, name))
 	for _, a := range addresses {
 		nodad := ""
 		if a.Addr().Is6() {

@@ -144,7 +144,11 @@ func (k *Kernel) setLink(ctx context.Context, l state.Link) error {
 		}
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("set up: %w", err)
+		err = fmt.Errorf("set up: %w", err)
+		if l.Tunnel != nil { // the kernel's device opens its port now
+			err = portError(err, l.Name, l.Tunnel.Port)
+		}
+		return err
 	}
 	if err := setAddresses(link, l.Addresses); err != nil {
 		return err

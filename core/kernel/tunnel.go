@@ -188,13 +188,19 @@ func (k *Kernel) configureTunnel(link netlink.Link, t *state.Tunnel) error {
 			return fmt.Errorf("set down: %w", err)
 		}
 	}
-	err = configure(name, cfg)
-	if errors.Is(err, unix.EADDRINUSE) {
-		if owner, ownerErr := wireguard.PortOwner(t.Port, name); ownerErr == nil && owner != "" {
-			return fmt.Errorf("UDP port %d belongs to %s: %w", t.Port, owner, err)
-		}
+	return portError(configure(name, cfg), name, t.Port)
+}
+
+// portError says whose the port is that the device could not open.
+func portError(err error, name string, port uint16) error {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return err
 	}
-	return err
+	owner, ownerErr := wireguard.PortOwner(port, name)
+	if ownerErr != nil || owner == "" {
+		return err
+	}
+	return fmt.Errorf("UDP port %d belongs to %s: %w", port, owner, err)
 }
 
 func (k *Kernel) setPeer(c state.SetPeer) error {

@@ -331,6 +331,7 @@ func TestStrangersPort(t *testing.T) {
 		if err := c.ConfigureDevice("kilo0", wgtypes.Config{PrivateKey: &key, ListenPort: &port}); err != nil {
 			t.Fatal(err)
 		}
+		ensure(t, o) // whether it opened the port already or not
 		nstest.Sh(t, "ip link set kilo0 up")
 		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 			if inodes, err := udpSockets(51820); err != nil {

@@ -142,8 +142,11 @@ func PortOwner(port uint16, except string) (string, error) {
 	if err != nil || len(inodes) == 0 {
 		return "", err
 	}
-	if d, err := deviceByName(except); err == nil && d.ListenPort == int(port) {
-		return "", nil
+	// A device that is down names its port and has not opened it.
+	if link, err := netlink.LinkByName(except); err == nil && link.Attrs().Flags&net.FlagUp != 0 {
+		if d, err := deviceByName(except); err == nil && d.ListenPort == int(port) {
+			return "", nil
+		}
 	}
 	want := map[string]bool{}
 	for _, inode := range inodes {
@@ -162,6 +165,9 @@ func PortOwner(port uint16, except string) (string, error) {
 		return true
 	})
 	if owner != nil {
+		if server, err := servedBy(except); err == nil && server != nil && server.pid == owner.pid {
+			return "", nil // its device opened the port, though its link is down
+		}
 		return owner.String(), nil
 	}
 	// No process holds the kernel's own sockets.

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/kilo-overlay/kilo/core/kerneltest"
+	"github.com/kilo-overlay/kilo/core/state"
+)
+
+// What is wanted has its way; the rest of what stands stays; together they are
+// a state that a kernel takes, and keeping again keeps the same.
+func TestKeep(t *testing.T) {
+	peer := func(name, at string, allowed ...string) state.Peer {
+		return state.Peer{Key: key(name), Endpoint: netip.MustParseAddrPort(at), AllowedIPs: prefixes(allowed...)}
+	}
+	link := func(address string, peers ...state.Peer) state.Link {
+		return state.Link{Name: "kilo0", Kind: state.WireGuard, MTU: 1420, Addresses: prefixes(address),
+			Tunnel: &state.Tunnel{Key: key("e1"), Port: 51820, Mark: state.Mark, Peers: peers}}
+	}
+	route := func(dst string, kind state.RouteType) state.Route {
+		r := state.Route{Table: state.TableOverlay, Dst: netip.MustParsePrefix(dst), Type: kind}
+		if kind == state.Unicast {
+			r.Device = "kilo0"
+		} else {
+			r.Metric = state.MetricLast
+		}
+		return r
+	}
+	guard := func(elements ...string) state.Filter {
+		return state.Filter{
+			Sets: []state.Set{{Name: "remote4", Elements: prefixes(elements...)}},
+			Chains: []state.Chain{{Name: "guard", Type: state.FilterChain, Hook: "postrouting", Priority: 300, Rules: []state.FilterRule{
+				{Matches: []state.Match{state.AddrInSet{Set: "remote4"}}, Action: state.Drop{}},
+			}}},
+		}
+	}
+	observed := state.State{
+		Links: []state.Link{link("10.4.0.1/32",
+			peer("gone", "203.0.113.1:51820", "10.244.7.0/24", "10.244.8.0/24"),
+			peer("w1", "203.0.113.9:40000", "10.244.9.0/24"))},
+		Routes: []state.Route{route("10.244.7.0/24", state.Unicast), route("10.244.8.0/24", state.Unreachable), route("10.244.9.0/24", state.Unicast)},
+		Rules:  []state.Rule{{Priority: 107, Invert: true, Mark: state.Mark, Table: state.TableOverlay}},
+		Filter: guard("10.244.7.0/24", "10.244.0.0/16"),
+	}
+	wanted := state.State{
+		Links: []state.Link{link("10.4.0.3/32",
+			// 10.244.8.0/24 has moved to w1.
+			peer("w1", "203.0.113.9:51820", "10.244.8.0/24", "10.244.9.0/24", "192.168.9.9/32"))},
+		Routes: []state.Route{route("10.244.8.0/24", state.Unicast), route("10.244.9.0/24", state.Unicast)},
+		Rules:  []state.Rule{{Priority: 106, IIF: "kilo0", Table: state.TableReturn}},
+		Filter: guard("10.244.9.0/24", "192.168.9.9/32"),
+	}
+	want := state.State{
+		Links: []state.Link{link("10.4.0.1/32",
+			peer("w1", "203.0.113.9:51820", "10.244.8.0/24", "10.244.9.0/24", "192.168.9.9/32"),
+			peer("gone", "203.0.113.1:51820", "10.244.7.0/24"))},
+		Routes: []state.Route{route("10.244.7.0/24", state.Unicast), route("10.244.8.0/24", state.Unicast),
+			route("10.244.8.0/24", state.Unreachable), route("10.244.9.0/24", state.Unicast)},
+		Rules:  []state.Rule{{Priority: 106, IIF: "kilo0", Table: state.TableReturn}, {Priority: 107, Invert: true, Mark: state.Mark, Table: state.TableOverlay}},
+		Filter: guard("10.244.0.0/16", "192.168.9.9/32"),
+	}
+	want.Links[0].Addresses = prefixes("10.4.0.1/32", "10.4.0.3/32")
+
+	// Diff's own rule: an endpoint that is wanted by nobody equals any.
+	got := keep(observed, wanted)
+	if d := state.Diff(want, got); len(d) > 0 {
+		t.Errorf("keep gives\n%s\nwant\n%s\ndifference %v", got, want, d)
+	}
+	k := kerneltest.New("kilo0", key("e1"))
+	for _, c := range state.Diff(state.State{}, got) {
+		if err := k.Apply(t.Context(), c); err != nil {
+			t.Errorf("%s: %v", c, err)
+		}
+	}
+	if d := state.Diff(got, keep(got, wanted)); len(d) > 0 {
+		t.Errorf("keeping twice is another thing: %v", d)
+	}
+	// An agent that knows nothing at all keeps everything.
+	if d := state.Diff(observed, keep(observed, state.State{})); len(d) > 0 {
+		t.Errorf("keeping beside nothing changes %v", d)
+	}
+}
