@@ -49,6 +49,12 @@ func (k *Kernel) Host(context.Context) (model.Host, error) {
 			h.Interfaces[i].Addresses = append(h.Interfaces[i].Addresses, p)
 		}
 	}
+	for i := range h.Interfaces {
+		if l := &h.Interfaces[i]; len(l.Addresses) > 0 {
+			// Read only here: most links are the CNI's, one a pod, and have none.
+			l.RPFilter, _ = RPFilter(l.Name)
+		}
+	}
 	h.DefaultDevices, err = k.defaultDevices(names)
 	return h, err
 }

@@ -175,6 +175,9 @@ type Interface struct {
 	MTU       int            `json:"mtu"`
 	Up        bool           `json:"up"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// RPFilter is the reverse path filter that holds for an interface with an
+	// address: 0 off, 1 strict, 2 loose (kernel's ip-sysctl, rp_filter).
+	RPFilter int `json:"rpFilter,omitempty"`
 }
 
 // Host is what this node's kernel says about the node itself.

@@ -183,7 +183,7 @@ func (p *planner) findRemote() {
 		if c.kind != peerKind && int(c.party) == p.own && hop == nil || hop == nil && p.links.needsLink(&c) {
 			continue
 		}
-		if net, ok := p.connected(c.prefix); ok && c.party != int32(p.own) {
+		if net, ok := p.connected(c.prefix); ok && (c.kind == peerKind || int(c.party) != p.own) {
 			p.warn("OnLinkElsewhere", c.object(p.snapshot),
 				"%s, reached through %s, is not served on node %s: it lies in %s, a network that this node is connected to; give one of the two other addresses, or put both nodes into one location",
 				c.prefix, c.through(p.snapshot, p.locations), p.self.Name, net)

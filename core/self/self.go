@@ -91,6 +91,9 @@ func Decide(in Input) Result {
 		PodPrefixes: d.podPrefixes(),
 	}
 	p.InternalIPs = d.internalIPs()
+	if p.Granularity == model.Full {
+		p.Granularity = d.full(p.InternalIPs)
+	}
 	forced := a.ForceEndpoint
 	if forced.IsZero() {
 		forced = s.ForceEndpoint
@@ -246,6 +249,25 @@ func (d *decider) nodeInternalIP(v4 bool) netip.Prefix {
 		return netip.PrefixFrom(a, a.BitLen())
 	}
 	return netip.Prefix{}
+}
+
+// full is the granularity that a node can have that asks for full. On a shared
+// network the neighbours' addresses ride the tunnel although they are on-link,
+// and with a strict reverse path filter the kernel then answers none of their
+// ARP requests. Better served half by decision than by accident.
+func (d *decider) full(internal []netip.Prefix) model.Granularity {
+	for _, i := range d.in.Host.Interfaces {
+		if i.RPFilter != 1 {
+			continue
+		}
+		for _, a := range i.Addresses {
+			if !a.IsSingleIP() && slices.ContainsFunc(internal, func(p netip.Prefix) bool { return p.Addr() == a.Addr() }) {
+				d.warn("FullNeedsLooseRPFilter", "granularity full is served as cross: %s, where %s is, has a strict reverse path filter, and with that nodes of one network cannot meet through the tunnel; set net.ipv4.conf.%s.rp_filter=2 (all nodes of the network), or choose cross", i.Name, a.Addr(), i.Name)
+				return model.Cross
+			}
+		}
+	}
+	return model.Full
 }
 
 // endpoint is the first public address of the node, or none: better to be

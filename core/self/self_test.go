@@ -150,6 +150,20 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// With a strict reverse path filter neighbours cannot meet through the tunnel.
+func TestFullNeedsLooseRPFilter(t *testing.T) {
+	for filter, want := range map[int]model.Granularity{0: model.Full, 1: model.Cross, 2: model.Full} {
+		lan := iface("eth0", "", "10.0.0.5/24")
+		lan.RPFilter = filter
+		in := input(lan)
+		in.Settings.Granularity = model.Full
+		got := self.Decide(in)
+		if got.Published.Granularity != want || (len(got.Warnings) > 0) != (want == model.Cross) {
+			t.Errorf("rp_filter %d: got %s, warnings %v; want %s", filter, got.Published.Granularity, got.Warnings, want)
+		}
+	}
+}
+
 // The CNI's record wins over the Node's spec, and the difference is said.
 func TestPodPrefixes(t *testing.T) {
 	for _, tc := range []struct {
