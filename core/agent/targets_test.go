@@ -22,7 +22,7 @@ func TestProbeTargets(t *testing.T) {
 	vip.AllowedLocationIPs = prefixes("192.0.2.0/28")
 
 	ask := func(location, to, from string) target {
-		return target{location, netip.MustParseAddr(to), netip.MustParseAddr(from)}
+		return target{place{Location: location}, netip.MustParseAddr(to), netip.MustParseAddr(from)}
 	}
 	for name, c := range map[string]struct {
 		nodes []model.Node
