@@ -187,7 +187,8 @@ func isLocal(a netip.Addr) bool {
 	return false
 }
 
-// deleteRoute removes exactly this route: not one that took its place.
+// deleteRoute removes this route, and not one of another kind or way that took
+// its place.
 func (k *Kernel) deleteRoute(r state.Route) error {
 	n, err := identity(r)
 	if err != nil {
@@ -206,10 +207,17 @@ func (k *Kernel) deleteRoute(r state.Route) error {
 			n.Gw = r.Via.AsSlice()
 		}
 	}
-	// What the kernel is told to delete is a pattern. Metric 0 is any metric:
-	// were the route gone already, the unreachable below it would go instead.
-	// In IPv6 the type is not compared, nor a gateway that is not named.
-	if exact := r.Dst.Addr().Is4() && r.Type != state.Unicast && n.Priority != 0; !exact {
+	// What the kernel is told to delete is a pattern.
+	switch v4 := r.Dst.Addr().Is4(); {
+	case r.Type == state.Unicast:
+		// Device and next hop tell it from what else there may be.
+	case !v4:
+		// The type is not compared; all but unicast hang on loopback.
+		n.LinkIndex = loopbackIndex
+	case n.Priority == 0:
+		// Any metric: were it gone already, the last resort below it, of the
+		// same type, would go instead. There are few of these, so looking first
+		// costs little.
 		there, err := k.hasRoute(n)
 		if err != nil || !there {
 			return err
@@ -223,22 +231,19 @@ func (k *Kernel) deleteRoute(r state.Route) error {
 	return err
 }
 
-// hasRoute tells whether a route of ours is there, whatever its source and MTU.
+// loopbackIndex is that of lo in every network namespace (LOOPBACK_IFINDEX).
+const loopbackIndex = 1
+
+// hasRoute tells whether an IPv4 route of ours other than unicast is there.
 func (k *Kernel) hasRoute(n *netlink.Route) (bool, error) {
-	family := netlink.FAMILY_V4
-	if n.Dst.IP.To4() == nil {
-		family = netlink.FAMILY_V6
-	}
-	routes, err := k.readRoutes(n.Table, family)
+	routes, err := k.readRoutes(n.Table, netlink.FAMILY_V4)
 	if err != nil {
 		return false, fmt.Errorf("list routes of table %d: %w", n.Table, err)
 	}
 	want, _ := prefix(n.Dst)
 	for i := range routes {
 		is := &routes[i]
-		dst, _ := prefix(is.Dst)
-		if is.Priority == n.Priority && is.Type == n.Type && dst == want &&
-			(n.Type != unix.RTN_UNICAST || is.LinkIndex == n.LinkIndex && is.Gw.Equal(n.Gw)) {
+		if dst, _ := prefix(is.Dst); dst == want && is.Priority == n.Priority && is.Type == n.Type {
 			return true, nil
 		}
 	}
