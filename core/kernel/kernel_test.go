@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os/exec"
 	"reflect"
@@ -172,6 +173,44 @@ func TestPortTaken(t *testing.T) {
 			return strings.Contains(nstest.Sh(t, "cat /proc/net/udp"), fmt.Sprintf(":%04X ", 51820))
 		})
 		run(t, f.Kernel, w)
+	}, tools...)
+}
+
+// A device made anew says so to its peers, who still have sessions with the one
+// before it; without traffic of its own, and once.
+func TestNewPeerIsGreeted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFixture(t)
+		peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		private, err := wgtypes.GeneratePrivateKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := bare(f.Kernel)
+		w.Links[0].Tunnel.Peers = []state.Peer{{
+			Key: model.Key(private.PublicKey()), Endpoint: peer.LocalAddr().(*net.UDPAddr).AddrPort(),
+			AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.4.0.2/32")},
+		}}
+		now := run(t, f.Kernel, w)
+		if k := now.Links[0].Tunnel.Peers[0].Keepalive; k != 0 {
+			t.Errorf("it stays with a keepalive of %s", k)
+		}
+		packet := make([]byte, 2048)
+		peer.SetReadDeadline(time.Now().Add(3 * time.Second))
+		n, err := peer.Read(packet)
+		const initiation = 148 // bytes of a handshake initiation, whose type is 1
+		if err != nil || n != initiation || packet[0] != 1 {
+			t.Errorf("the peer heard %d bytes %.4x (%v), want a handshake initiation", n, packet[:n], err)
+		}
+		// WireGuard itself repeats it after five seconds.
+		peer.SetReadDeadline(time.Now().Add(2 * time.Second))
+		if n, err := peer.Read(packet); err == nil {
+			t.Errorf("and another %d bytes", n)
+		}
 	}, tools...)
 }
 

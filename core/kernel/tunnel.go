@@ -222,7 +222,19 @@ func (k *Kernel) setPeer(c state.SetPeer) error {
 	for _, a := range allowed {
 		p.AllowedIPs = append(p.AllowedIPs, *ipNet(a.Masked()))
 	}
-	return k.patch(c.Link, p)
+	if !c.Create || keepalive != 0 || p.Endpoint == nil {
+		return k.patch(c.Link, p)
+	}
+	// Greet a new peer: turning keepalive on sends one, and with it a
+	// handshake. A peer that had a session with the device before this one
+	// would go on using it for 15 seconds, to no effect, unless traffic of our
+	// own happened to tell it better.
+	on, off := time.Second, time.Duration(0)
+	p.PersistentKeepaliveInterval = &on
+	if err := k.patch(c.Link, p); err != nil {
+		return err
+	}
+	return k.patch(c.Link, wgtypes.PeerConfig{PublicKey: p.PublicKey, UpdateOnly: true, PersistentKeepaliveInterval: &off})
 }
 
 func (k *Kernel) deletePeer(c state.DeletePeer) error {
