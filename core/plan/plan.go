@@ -292,7 +292,9 @@ func (p *planner) allowedIPs() (nodes map[*model.Node][]netip.Prefix, peers [][]
 }
 
 // endpoint is where another location's gateway is reached: what it publishes,
-// else what some other node learned of it.
+// else where this node itself heard it last, else where some other node did. A
+// NAT router may give each of its flows another port, so the own record, which
+// outlives a device that is started anew, comes first.
 func (p *planner) endpoint(g *model.Node) netip.AddrPort {
 	if g.Location == p.self.Location {
 		return p.lanEndpoint(g)
@@ -300,12 +302,11 @@ func (p *planner) endpoint(g *model.Node) netip.AddrPort {
 	if !g.Endpoint.IsZero() {
 		return g.Endpoint.AddrPort()
 	}
+	if ep, ok := p.self.Discovered[g.Key]; ok && !p.inOverlay(ep.Addr()) {
+		return ep
+	}
 	for i := range p.snapshot.Nodes {
-		n := &p.snapshot.Nodes[i]
-		if n == p.self || len(n.Discovered) == 0 {
-			continue
-		}
-		if ep, ok := n.Discovered[g.Key]; ok && !p.inOverlay(ep.Addr()) {
+		if ep, ok := p.snapshot.Nodes[i].Discovered[g.Key]; ok && !p.inOverlay(ep.Addr()) {
 			return ep
 		}
 	}
