@@ -90,7 +90,7 @@ func parsePublished(r *reporter, n *corev1.Node, node *model.Node) {
 // parseNames reads a list of names of Nodes, sorted. What is no name is no
 // Node's, and does no harm.
 func parseNames(s string) []string {
-	names := strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+	names := items(s)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
