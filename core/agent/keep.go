@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kilo-overlay/kilo/core/plan"
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
@@ -97,6 +98,22 @@ func keepLink(observed, wanted state.Link) state.Link {
 	return out
 }
 
+// passes are what the guard lets pass and wanted lacks. The ways to the gateway
+// among them come from the host CNI, and the routes that take them are kept:
+// without the pass they would lead into the guard's drop.
+func passes(observed, wanted []state.FilterRule) (out []state.FilterRule) {
+	there := make(map[string]bool, len(wanted))
+	for _, r := range wanted {
+		there[r.String()] = true
+	}
+	for _, r := range observed {
+		if _, accepts := r.Action.(state.Accept); accepts && !there[r.String()] {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 // keepFilter takes the wanted rules over sets that hold what either side has.
 // A set that only observed has keeps its rules, behind the wanted ones: so the
 // guard, which drops last, stays over everything that was known to be remote.
@@ -121,6 +138,9 @@ func keepFilter(observed, wanted state.Filter) state.Filter {
 	for _, c := range wanted.Chains {
 		if i := slices.IndexFunc(observed.Chains, func(o state.Chain) bool { return o.Name == c.Name }); i >= 0 {
 			c.Rules = slices.Clone(c.Rules)
+			if c.Name == plan.GuardChain {
+				c.Rules = append(passes(observed.Chains[i].Rules, c.Rules), c.Rules...)
+			}
 			for _, r := range observed.Chains[i].Rules {
 				if slices.ContainsFunc(r.Matches, func(m state.Match) bool { in, ok := m.(state.AddrInSet); return ok && lost[in.Set] }) {
 					c.Rules = append(c.Rules, r)

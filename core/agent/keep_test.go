@@ -81,3 +81,27 @@ func TestKeep(t *testing.T) {
 		t.Errorf("keeping beside nothing changes %v", d)
 	}
 }
+
+// A member's way to its gateway is the host CNI's to say, which an agent that
+// has just started has not heard yet. The routes that take it are kept, so the
+// guard must go on letting it pass, before its drop.
+func TestKeepLetsPassWhatTheGuardLetPass(t *testing.T) {
+	drop := state.FilterRule{Matches: []state.Match{state.AddrInSet{Set: "remote4"}}, Action: state.Drop{}}
+	pass := state.FilterRule{Matches: []state.Match{state.OutInterface{Name: "flannel.1"}, state.NextHop{Addr: netip.MustParseAddr("10.244.1.0")}}, Action: state.Accept{}}
+	filter := func(rules ...state.FilterRule) state.Filter {
+		return state.Filter{
+			Sets:   []state.Set{{Name: "remote4", Elements: prefixes("10.244.9.0/24")}},
+			Chains: []state.Chain{{Name: "guard", Type: state.FilterChain, Hook: "postrouting", Priority: 300, Rules: rules}},
+		}
+	}
+	for name, observed := range map[string]state.Filter{"lost": filter(pass, drop), "there already": filter(pass, drop)} {
+		wanted := filter(drop)
+		if name == "there already" {
+			wanted = filter(pass, drop)
+		}
+		got := keepFilter(observed, wanted)
+		if d := state.Diff(state.State{Filter: filter(pass, drop)}, state.State{Filter: got}); len(d) > 0 {
+			t.Errorf("%s: keep gives\n%s", name, got)
+		}
+	}
+}

@@ -18,6 +18,10 @@ const (
 	guardPriority = 300
 )
 
+// GuardChain is the chain that drops what would leave for another location in
+// clear.
+const GuardChain = "guard"
+
 // The sets of table inet kilo; "4" or "6" is appended.
 const (
 	// remoteSet: prefixes of other locations and of Peers.
@@ -41,7 +45,7 @@ func (p *planner) filter() {
 	strayForward := state.Chain{Name: "stray-forward", Type: state.FilterChain, Hook: "forward", Priority: strayPriority}
 	strayOutput := state.Chain{Name: "stray-output", Type: state.FilterChain, Hook: "output", Priority: strayPriority}
 	source := state.Chain{Name: "source", Type: state.NATChain, Hook: "postrouting", Priority: sourcePriority}
-	guard := state.Chain{Name: "guard", Type: state.FilterChain, Hook: "postrouting", Priority: guardPriority}
+	guard := state.Chain{Name: GuardChain, Type: state.FilterChain, Hook: "postrouting", Priority: guardPriority}
 
 	tunnel := state.MarkIs{Mark: state.Mark}
 	source.Rules = append(source.Rules, rule("WireGuard's own packets", state.Return{}, tunnel))
