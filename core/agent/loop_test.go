@@ -521,6 +521,26 @@ func TestLearnedEndpoints(t *testing.T) {
 	})
 }
 
+// A party is found where somebody else heard it and this node knocked: that is
+// learned as soon as what it is heard elsewhere.
+func TestLearnedWhereItKnocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nat := w1()
+		nat.Endpoint = model.Endpoint{}
+		r := start(t, e1(), snapshot(e1(), e2(), nat), nil)
+		defer r.stop()
+		p := PeerStatus{Key: key("w1"), Endpoint: netip.MustParseAddrPort("203.0.113.77:40000")}
+		r.kernel.hear(p)
+		r.settle(time.Minute + time.Second) // past a pass by the timer, which is the last for 29 s
+		p.LastHandshake = time.Now()
+		r.kernel.hear(p)
+		r.settle(listenEvery + time.Second)
+		if got := r.cluster.me().Discovered[key("w1")]; got.String() != "203.0.113.77:40000" {
+			t.Errorf("published %v", got)
+		}
+	})
+}
+
 // --clean-up and a plain end.
 func TestEnd(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -271,7 +271,11 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 	if t := tunnelOf(d.wanted); t != nil {
 		heard := map[model.Key]netip.AddrPort{}
 		for i := range w.heard {
-			heard[w.heard[i].Key] = w.heard[i].Endpoint
+			// One at which we only knock was not heard yet: the listener is to
+			// notice the first handshake there as well.
+			if h := &w.heard[i]; !h.LastHandshake.IsZero() {
+				heard[h.Key] = h.Endpoint
+			}
 		}
 		for i := range t.Peers {
 			peer := &t.Peers[i]
