@@ -405,3 +405,11 @@ func echo(_ context.Context, k *call) error {
 	}
 	return lab.Echo(words[0])
 }
+
+func tunnel(ctx context.Context, k *call) error {
+	words, err := k.parse(1, 1)
+	if err != nil {
+		return err
+	}
+	return lab.Tunnel(ctx, words[0])
+}

@@ -67,6 +67,7 @@ func commands() []command {
 		{name: "spec", about: "print the default lab as JSON, for up --spec", run: spec},
 		{name: "kubelets", run: kubelets, internal: true},
 		{name: "echo", run: echo, internal: true},
+		{name: "tunnel", run: tunnel, internal: true},
 	}
 }
 

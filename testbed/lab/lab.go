@@ -30,6 +30,9 @@ type Options struct {
 	Progress io.Writer
 	// AgentBinary is the agent to run. "": built from the source tree.
 	AgentBinary string
+	// HoldAgents leaves the agents to StartAgents: the cluster first runs as
+	// its CNI made it.
+	HoldAgents bool
 }
 
 // Lab is a running lab. It can be opened from several processes at a time; all
@@ -182,14 +185,23 @@ func Up(ctx context.Context, spec Spec, opts Options) (*Lab, error) {
 	}
 	l.say("%d nodes and %d pods run", len(l.Nodes()), len(l.Pods()))
 
-	// The agents, all at once as a DaemonSet would.
+	if !opts.HoldAgents {
+		if err := l.StartAgents(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return l, l.save(true)
+}
+
+// StartAgents starts all agents at once, as a DaemonSet does.
+func (l *Lab) StartAgents(ctx context.Context) error {
 	if err := each(ctx, l.Agents(), func(ctx context.Context, n *Machine) error { return n.StartAgent(ctx) }); err != nil {
-		return nil, err
+		return err
 	}
 	if n := len(l.Agents()); n > 0 {
 		l.say("%d agents are started", n)
 	}
-	return l, l.save(true)
+	return nil
 }
 
 // Open returns the lab of that name ("" is default), or ErrNoLab.

@@ -258,7 +258,9 @@ func dialFrom(ctx context.Context, pid int, network, address string) (net.Conn, 
 			done <- result{err: fmt.Errorf("enter %s: %w", netnsPath(pid), err)}
 			return
 		}
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		// Bounded for itself: an HTTP client gives up without ending the
+		// attempt, whose packets would turn up in somebody's capture later.
+		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, address)
 		done <- result{conn, err}
 	}()
 	r := <-done

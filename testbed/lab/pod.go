@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,7 @@ import (
 )
 
 // EchoPort is where every pod answers HTTP: /source with the caller's address,
-// /name with the pod's name.
+// /name with the pod's name, /bytes?n=N with N bytes.
 const EchoPort = 8080
 
 // Echo is the process of a pod: it serves EchoPort until it is killed.
@@ -28,6 +29,14 @@ func Echo(name string) error {
 		fmt.Fprintln(w, host)
 	})
 	mux.HandleFunc("/name", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, name) })
+	mux.HandleFunc("/bytes", func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.Atoi(r.FormValue("n"))
+		if err != nil || n < 0 {
+			http.Error(w, "want /bytes?n=NUMBER", http.StatusBadRequest)
+			return
+		}
+		w.Write(make([]byte, n))
+	})
 	return http.ListenAndServe(fmt.Sprintf(":%d", EchoPort), mux)
 }
 
