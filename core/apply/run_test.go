@@ -229,6 +229,13 @@ func TestRemovesNothingOnAPartialObservation(t *testing.T) {
 	if p := now.Links[0].Tunnel.Peers[0]; p.Endpoint.String() != "198.51.100.7:4000" {
 		t.Errorf("a live peer was moved to %s", p.Endpoint)
 	}
+	// What else would take away is held too.
+	k.AfterObserve = func(s *state.State) error { return netlinkFails }
+	wanted.Links[0].Tunnel.Peers[0].AllowedIPs = nil
+	if _, err = apply.Run(context.Background(), k, wanted); !errors.Is(err, netlinkFails) || k.Made() != nil {
+		t.Errorf("an allowed IP or the filter went: %v", err)
+	}
+	k.AfterObserve = nil
 	// Seen whole again, the rest goes.
 	report = run(t, k, wanted)
 	if len(report.Now.Routes) != 2 || len(report.Now.Rules) != 0 || !report.Now.Filter.IsEmpty() {

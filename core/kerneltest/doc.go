@@ -12,6 +12,10 @@
 // Beyond what Linux would refuse, Kernel refuses what the design forbids:
 // routes and rules outside our tables and priorities, links of other names.
 //
+// One thing is simpler here: whether a gateway is on-link is asked of its
+// device's addresses alone. Linux looks the gateway up; in IPv6 it does so in
+// our own tables as well, where a wide route of ours can hide it.
+//
 // Start with New; write a scenario with Kernel's methods as a stranger would
 // use ip(8). To test another Kernel, implement Fixture and call Suite.
 package kerneltest

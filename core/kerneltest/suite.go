@@ -70,6 +70,7 @@ func Suite(t *testing.T, newKernel func(t *testing.T) Fixture) {
 		{"route: identity", testRouteIdentity},
 		{"route: IPv6", testRoute6},
 		{"route: refused", testRouteRefused},
+		{"route: source", testRouteSource},
 		{"rule: once", testRules},
 		{"filter: as nft prints it", testFilterText},
 		{"filter: all or nothing", testFilterWhole},

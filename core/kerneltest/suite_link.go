@@ -39,6 +39,28 @@ func testLinkChanged(s *scene) {
 	w := s.whole()
 	s.run(w)
 	l := &w.Links[0]
+
+	// IPv6 routes follow the MTU of their link where it is less than theirs,
+	// or was theirs; IPv4 routes keep their own.
+	mtu := func(link, route6 int) {
+		s.Helper()
+		l.MTU = link
+		s.apply(state.SetLink{Link: *l})
+		then := w
+		then.Routes = slices.Clone(w.Routes)
+		for i := range then.Routes {
+			if r := &then.Routes[i]; r.Dst == prefix("fd00:9::/64") && r.Type == state.Unicast {
+				r.MTU = route6
+			}
+		}
+		s.same(s.observe(), then)
+	}
+	mtu(1410, 1400)
+	mtu(1390, 1390)
+	mtu(1415, 1415)
+	mtu(1420, 1420)
+	s.run(w)
+	// One run makes up for it.
 	l.MTU = 1380
 	s.run(w)
 	l.Tunnel.Mark = 0
@@ -143,7 +165,18 @@ func testLinkUnnumbered(s *scene) {
 	w := s.whole()
 	s.run(w)
 	all := w.Links[0].Addresses
-	// With its last IPv4 address a link loses its IPv4 routes.
+	// With its last IPv4 address a link loses its IPv4 routes, and them only.
+	w.Links[0].Addresses = all[1:]
+	s.apply(state.SetLink{Link: w.Links[0]})
+	without := w
+	without.Routes = slices.DeleteFunc(slices.Clone(w.Routes), func(r state.Route) bool {
+		return r.Device == s.wg && r.Dst.Addr().Is4()
+	})
+	s.same(s.observe(), without)
+	s.run(w)
+	w.Links[0].Addresses = all
+	s.run(w)
+	// One run makes up for it.
 	w.Links[0].Addresses = nil
 	s.run(w)
 	w.Links[0].Addresses = all

@@ -1,6 +1,7 @@
 package kerneltest
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/kilo-overlay/kilo/core/apply"
@@ -135,6 +136,23 @@ func testRoute6(s *scene) {
 	s.run(s.bare())
 }
 
+// testRouteSource takes away the address that is a route's preferred source.
+func testRouteSource(s *scene) {
+	w := s.bare()
+	w.Links[0].Addresses = []netip.Prefix{prefix("10.4.0.1/32"), prefix("10.4.0.2/32"), prefix("fd00:4::1/128"), prefix("fd00:4::2/128")}
+	w.Routes = []state.Route{
+		{Table: state.TableOverlay, Dst: prefix("10.244.9.0/24"), Type: state.Unicast, Device: "lan0", Source: addr("10.4.0.2")},
+		{Table: state.TableOverlay, Dst: prefix("fd00:9::/64"), Type: state.Unicast, Device: "lan0", Source: addr("fd00:4::2")},
+	}
+	s.run(w)
+	w.Links[0].Addresses = []netip.Prefix{prefix("10.4.0.1/32"), prefix("fd00:4::1/128")}
+	s.apply(state.SetLink{Link: w.Links[0]})
+	// In a table that is not main, IPv4 leaves the route as it is; IPv6 chooses
+	// the source itself from now on.
+	w.Routes[1].Source = netip.Addr{}
+	s.same(s.observe(), w)
+}
+
 func testRouteRefused(s *scene) {
 	s.run(s.bare())
 	r := func(dst, device, via, source string, onlink bool) state.SetRoute {
@@ -166,10 +184,14 @@ func testRules(s *scene) {
 	w := s.bare()
 	w.Rules = s.rules()
 	s.run(w)
+	once := s.Everything()
 	for _, r := range w.Rules {
 		s.apply(state.AddRule{Rule: r}, state.AddRule{Rule: r})
 	}
 	s.same(s.observe(), w)
+	if d := difference(s.Everything(), once); d != "" {
+		s.Errorf("rules were added twice:\n%s", d)
+	}
 	// Rules of one priority that differ in one thing are two.
 	w.Rules = append(w.Rules,
 		state.Rule{Priority: state.PriorityOverlay, Mark: state.Mark, Table: state.TableOverlay},

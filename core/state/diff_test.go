@@ -274,6 +274,14 @@ func TestRoutesThatVanishWithALinkAreSetAgain(t *testing.T) {
 		"delete link kilo-vxlan\nset link kilo-vxlan vxlan mtu 1370 addr 10.4.0.1/32 vxlan id 78 port 8473 dev eth0 local 10.0.0.1\n"+again)
 	expect(t, vxlan(func(l *state.Link) { l.Kind = "veth"; l.VXLAN = nil }), was,
 		"delete link kilo-vxlan\nset link kilo-vxlan vxlan mtu 1370 addr 10.4.0.1/32 vxlan id 77 port 8473 dev eth0 local 10.0.0.1\n"+again)
+	// The peers of a link that was another thing are all new.
+	veth := tunnel()
+	veth.Links[0].Kind, veth.Links[0].Tunnel = "veth", nil
+	expect(t, veth, tunnel(peer("w1", "203.0.113.9:51820")), `
+delete link kilo0
+set link kilo0 wireguard mtu 1420 addr 10.4.0.1/32 tunnel key AAAA…AAA= port 51820
+set peer w1 (dzEA…AAA=) on kilo0 create endpoint 203.0.113.9:51820
+`)
 	// With the last IPv4 address, IPv4 routes go.
 	expect(t, was, vxlan(func(l *state.Link) { l.Addresses = nil }),
 		"set link kilo-vxlan vxlan mtu 1370 vxlan id 77 port 8473 dev eth0 local 10.0.0.1\nset route table 1107 10.1.0.0/24 dev kilo-vxlan\n")
