@@ -51,7 +51,7 @@ func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
 		removeFiles(o.stateDir, o.purge, out),
 	)
 	if err := removeFromCluster(ctx, o, out); err != nil {
-		failed = errors.Join(failed, fmt.Errorf("Node %s still carries what the agent wrote: %w\n"+
+		failed = errors.Join(failed, fmt.Errorf("the Node %s still carries what the agent wrote: %w\n"+
 			"run \"kg uninstall\" again when the API server answers, or remove annotations and labels kilo.squat.ai/* by hand (annotations that you set yourself, such as kilo.squat.ai/location, are yours)", o.hostname, err))
 	}
 	if failed == nil {
