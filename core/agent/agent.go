@@ -294,13 +294,12 @@ func (a *Agent) debt() time.Duration {
 	return time.Duration(missing / driftPace * float64(time.Second))
 }
 
-// again asks for another pass after d.
-func (a *Agent) again(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
+// again asks for another pass after d; 0: does not. One that comes after the
+// end wakes nobody.
+func (a *Agent) again(d time.Duration) {
+	if d > 0 {
+		time.AfterFunc(d, func() { a.wake.Wake(becauseRetry) })
 	}
-	t := time.AfterFunc(d, func() { a.wake.Wake(becauseRetry) })
-	context.AfterFunc(ctx, func() { t.Stop() })
 }
 
 // listener notices that WireGuard heard a party that publishes no endpoint from

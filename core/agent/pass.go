@@ -68,10 +68,10 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	case life.Err() != nil:
 		return life.Err()
 	case errs.Len() > 0:
-		a.again(life, a.retry.Next())
+		a.again(a.retry.Next())
 	default:
 		a.retry.Reset()
-		a.again(life, d.again)
+		a.again(d.again)
 	}
 	a.tell(ctx, w, &d, report, errs, Pass{At: began, Why: why.String(), Took: time.Since(began).Seconds()})
 	return nil
