@@ -41,12 +41,13 @@ func loadCluster(ctx context.Context, o *options) (model.Snapshot, []model.Warni
 	return s, warnings, nil
 }
 
-// checkMesh tells what keeps kgctl from showing this mesh truly.
+// checkMesh gives the nodes the granularity that is asked for, and tells what
+// keeps kgctl from showing this mesh truly.
 func checkMesh(s model.Snapshot, o *options) error {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		if o.granularity == "auto" && n.Spoken && n.Granularity != "" && n.Granularity != model.PerLocation {
-			return fmt.Errorf("node %s says that its mesh granularity is %s, which this kgctl cannot show yet; --mesh-granularity=location shows the mesh as though it were that", n.Name, n.Granularity)
+		if o.granularity != "auto" && n.Spoken {
+			n.Granularity = model.Granularity(o.granularity)
 		}
 		for _, a := range n.WireGuardIPs {
 			if !slices.ContainsFunc(s.WireGuardSubnets, func(p netip.Prefix) bool { return p.Contains(a) }) {

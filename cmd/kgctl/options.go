@@ -62,7 +62,7 @@ func commands() []command {
 
 func (o *options) commonFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.backend, "backend", "kubernetes", "where the mesh is described; possible value: kubernetes")
-	f.StringVar(&o.granularity, "mesh-granularity", "auto", "granularity of the mesh: auto (what the nodes say) or location; full and cross are not served yet")
+	f.StringVar(&o.granularity, "mesh-granularity", "auto", "granularity of the mesh: auto (what each node says), or location, cross or full, to see what the mesh would be with it")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "path to a kubeconfig (default $KUBECONFIG, then ~/.kube/config, then the pod's service account)")
 	f.Uint16Var(&o.port, "port", 51820, "UDP port that the nodes' WireGuard listens on")
 	f.StringSliceVar(&o.subnets, "subnet", []string{"10.4.0.0/16"}, "the agents' --subnet, which WireGuard addresses are taken from; at most one per family")
@@ -134,9 +134,7 @@ func (o *options) check(flags *pflag.FlagSet) error {
 		return usagef("--backend=%s: the only possible value is kubernetes", o.backend)
 	}
 	switch model.Granularity(o.granularity) {
-	case "auto", model.PerLocation:
-	case model.Full, model.Cross:
-		return usagef("--mesh-granularity=%s is not served yet; possible now: auto, location", o.granularity)
+	case "auto", model.PerLocation, model.Full, model.Cross:
 	default:
 		return usagef("--mesh-granularity=%s: possible values are auto, location, full and cross", o.granularity)
 	}

@@ -33,12 +33,29 @@ func TestGolden(t *testing.T) {
 		s.Nodes = append(s.Nodes, behindNAT("home", 5), behindNAT("shed", 6))
 		s.Nodes[0].Discovered = map[model.Key]netip.AddrPort{key(5): endpoint("203.0.113.50:40001").AddrPort()}
 	}
+	cross := func(s *model.Snapshot) {
+		for i := range s.Nodes {
+			n := &s.Nodes[i]
+			n.Granularity = model.Cross
+			n.Endpoint = model.Endpoint{Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)}), Port: 51820}
+			n.WireGuardIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 4, 0, byte(i + 1)})}
+		}
+		w2 := behindNAT("west", 5)
+		w2.Name, w2.Epoch, w2.Granularity, w2.WireGuardIPs = "w2", 0, model.Cross, addresses("10.4.0.5")
+		w2.Endpoint = endpoint("198.51.100.5:51820")
+		s.Nodes = append(s.Nodes, w2)
+		s.Nodes[1].Silent = []string{"w1"}
+	}
 	server := model.Peer{
 		Name: "server", UID: "8", Key: key(8), PresharedKey: model.NewPresharedKey(key(88)),
 		AllowedIPs: prefixes("10.6.0.0/24", "2001:db8:6::/64"), Endpoint: model.Endpoint{Host: "vpn.example.com", Port: 4500},
 	}
 
 	for name, text := range map[string]string{
+		// Every node meets those of other locations; e2 and w1 do not answer each other.
+		"node-cross":  config(NodeConfig(withPeers(cross), "e2", 51820)),
+		"graph-cross": Graph(withPeers(cross)),
+
 		// A gateway, its member, and a gateway that Peers speak to.
 		"node-gateway":    config(NodeConfig(withPeers(nil), "e1", 51820)),
 		"node-member":     config(NodeConfig(withPeers(nil), "e2", 51820)),

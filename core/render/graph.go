@@ -2,6 +2,8 @@ package render
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,8 +14,9 @@ import (
 // and one for Peers, nodes with their prefixes, addresses and endpoint, edges
 // for what is connected. The line "(leader)" marks a location's gateway.
 //
-// Solid edges between leaders are tunnels; dotted ones are tunnels that cannot
-// come up, because neither side has an endpoint. Dashed edges lead to Peers.
+// Solid edges between leaders are tunnels, and so are blue ones between other
+// nodes that meet directly; dotted ones are tunnels that cannot come up, because
+// neither side has an endpoint, or do not answer. Dashed edges lead to Peers.
 func Graph(s model.Snapshot) string {
 	g := graph{}
 	locations := reachable(s)
@@ -112,6 +115,29 @@ func (g *graph) edges(s model.Snapshot, locations []reach) {
 		}
 		for j := range s.Peers {
 			g.edge(r.Gateway.Name, peerID(&s.Peers[j]), ", style=dashed")
+		}
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for other, ok := range inOrder(answering(s, n)) {
+			switch {
+			case other < n.Name: // drawn from there
+			case ok:
+				g.edge(n.Name, other, ", color=blue")
+			default:
+				g.edge(n.Name, other, `, color=blue, style=dotted, label="silent"`)
+			}
+		}
+	}
+}
+
+// inOrder goes through m by name.
+func inOrder(m map[string]bool) iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			if !yield(name, m[name]) {
+				return
+			}
 		}
 	}
 }

@@ -22,11 +22,11 @@ func NodeConfig(s model.Snapshot, node string, port uint16) (Config, error) {
 	}
 	facts := plan.Facts{
 		Self: node, Port: port, Key: n.Key, TunnelMTU: n.TunnelMTU,
-		Connected: connected(n), AdapterKnown: true,
+		Connected: connected(n), AdapterKnown: true, Direct: answering(s, n),
 	}
 	wanted, report := plan.Plan(s, facts, nil)
 	c := Config{ListenPort: port, Notes: report.Waiting}
-	if report.Role == plan.Member {
+	if report.Role == plan.Member && len(wanted.Links[0].Tunnel.Peers) == 0 {
 		c.Notes = append(c.Notes, fmt.Sprintf("node %s is not the gateway of location %q, so its tunnel has no peers; see: kgctl showconf node %s",
 			node, n.Location, report.Location.Gateway.Name))
 	}
@@ -34,6 +34,16 @@ func NodeConfig(s model.Snapshot, node string, port uint16) (Config, error) {
 		c.Peers = append(c.Peers, tunnelPeer(s, p))
 	}
 	return c, nil
+}
+
+// answering are the nodes that n has a link of its own with (granularity cross
+// and full), those left out that it publishes as silent.
+func answering(s model.Snapshot, n *model.Node) map[string]bool {
+	out := map[string]bool{}
+	for _, o := range plan.Links(s, n.Name) {
+		out[o.Name] = !slices.Contains(n.Silent, o.Name) && !slices.Contains(o.Silent, n.Name)
+	}
+	return out
 }
 
 // connected is what a node's published addresses tell of its networks.
