@@ -87,3 +87,24 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 		t.Errorf("JSON for the API server lacks the key: %s", text)
 	}
 }
+
+// Any JSON is read as an endpoint or refused, and what was read is written in
+// a form that reads the same.
+func FuzzEndpoint(f *testing.F) {
+	for _, s := range []string{`"home:1"`, `"[2001:db8::5]:51820"`, `{"dnsOrIP":{"ip":"203.0.113.5","dns":"x"},"port":51820}`, `{"ip":"203.0.113.5","port":1}`, `null`, `17`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var got, again api.PeerEndpoint
+		if json.Unmarshal(b, &got) != nil {
+			return
+		}
+		text, err := json.Marshal(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &again); err != nil || again != got {
+			t.Fatalf("%s is read as %+v, written %s, read as %+v (%v)", b, got, text, again, err)
+		}
+	})
+}

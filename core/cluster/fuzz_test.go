@@ -154,8 +154,10 @@ func FuzzDecodePeer(f *testing.F) {
 	f.Add(``)
 	f.Fuzz(func(t *testing.T, text string) {
 		peer, warnings := decode("p", []byte(text))
+		// A secret that stands in another field is no secret any more.
+		kept := !strings.Contains(strings.ReplaceAll(text, `"presharedKey":"`+secret, ""), secret[:12])
 		for _, w := range warnings {
-			if strings.Contains(w.Message, secret[:12]) || len(w.Message) > 3000 {
+			if kept && strings.Contains(w.Message, secret[:12]) || len(w.Message) > 3000 {
 				t.Fatalf("warning %q", w.Message)
 			}
 		}
