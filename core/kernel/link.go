@@ -173,8 +173,9 @@ func setAddresses(link netlink.Link, wanted []netip.Prefix) error {
 			continue
 		}
 		// Even an IPv6 address of its own length brings a route into main
-		// unless told not to.
-		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NOPREFIXROUTE}
+		// unless told not to; and until the kernel has looked for duplicates,
+		// which a tunnel has not, no route may name it as its source.
+		addr := &netlink.Addr{IPNet: ipNet(a), Flags: unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD}
 		if err := netlink.AddrReplace(link, addr); err != nil {
 			return fmt.Errorf("add address %s: %w", a, err)
 		}
