@@ -215,6 +215,12 @@ func testPeerPatched(s *scene) {
 	w1.AllowedIPs = nil
 	change(w1, n1)
 
+	// An endpoint that is not to be written is not, whatever it is.
+	elsewhere := w1
+	elsewhere.Endpoint = netip.MustParseAddrPort("192.0.2.1:1")
+	s.apply(state.SetPeer{Link: s.wg, Peer: elsewhere})
+	s.same(s.observe(), s.withPeers(w1, n1))
+
 	// Wanting no endpoint leaves the one there is.
 	there := n1.Endpoint
 	n1.Endpoint, n1.Keepalive = netip.AddrPort{}, 5*time.Second
