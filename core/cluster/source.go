@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -29,7 +30,9 @@ type source struct {
 	// the kind.
 	needs string
 	// absent tells whether a server that does not know the kind has answered:
-	// there are none. forbidden: whether a refusal is an answer too.
+	// there are none. forbidden: whether a refusal is an answer too. Either has
+	// to last for settle, since an API server that has just started does not
+	// know its own rules yet and refuses what it will grant.
 	absent, forbidden bool
 	example           runtime.Object
 	list              func(context.Context, metav1.ListOptions) (runtime.Object, error)
@@ -44,8 +47,12 @@ type source struct {
 	mu       sync.Mutex
 	synced   bool
 	answered bool
-	trouble  string // "" while the server answers
+	trouble  string    // "" while the server answers
+	since    time.Time // when it began to say so
 }
+
+// settle is how long an API server must say that there is nothing to be seen.
+const settle = 10 * time.Second
 
 // state tells whether the source has said all it knows at least once, and what
 // keeps it from going on, "" for nothing.
@@ -130,8 +137,10 @@ func (s *source) outcome(err error) {
 	}
 	s.mu.Lock()
 	before, answered := s.trouble, s.answered
-	s.trouble = trouble
-	s.answered = s.synced || answers
+	if before != trouble {
+		s.trouble, s.since = trouble, time.Now()
+	}
+	s.answered = s.synced || s.answered || answers && time.Since(s.since) >= settle
 	news := before != trouble || answered != s.answered
 	s.mu.Unlock()
 	if !news {
