@@ -30,10 +30,10 @@ func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
 	var warnings []model.Warning
 	cluster := clusterGround(&s)
 	others := newGround()
-	keys := make(map[model.Key]string)
+	keys := make(map[model.Key]owner, len(s.Nodes))
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; !n.Key.IsZero() {
-			keys[n.Key] = "node " + n.Name
+			keys[n.Key] = owner{"node ", n.Name}
 		}
 	}
 
@@ -50,9 +50,9 @@ func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
 			})
 			continue
 		}
-		keys[p.Key] = "peer " + p.Name
+		keys[p.Key] = owner{"peer ", p.Name}
 		for _, prefix := range p.AllowedIPs {
-			others.add(prefix, "peer "+p.Name)
+			others.add(prefix, owner{"peer ", p.Name})
 		}
 		admitted = append(admitted, p)
 	}
@@ -62,19 +62,19 @@ func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
 }
 
 // objection says why a Peer cannot be admitted; kind is "" when it can.
-func objection(p model.Peer, cluster, others *ground, keys map[model.Key]string) (kind, why string) {
-	if owner, taken := keys[p.Key]; taken {
-		return DuplicatePeer, fmt.Sprintf("spec.publicKey: %s is the key of %s; WireGuard knows a party by its key alone, make one of its own", p.Key, owner)
+func objection(p model.Peer, cluster, others *ground, keys map[model.Key]owner) (kind, why string) {
+	if other, taken := keys[p.Key]; taken {
+		return DuplicatePeer, fmt.Sprintf("spec.publicKey: %s is the key of %s; WireGuard knows a party by its key alone, make one of its own", p.Key, other)
 	}
 	for _, prefix := range p.AllowedIPs {
 		if prefix.Bits() == 0 {
 			return PeerTakesAll, fmt.Sprintf("spec.allowedIPs: %s would send all traffic of the nodes to this Peer; name the prefixes that are behind it", prefix)
 		}
-		if theirs, owner, found := cluster.overlap(prefix); found {
-			return PeerTakesCluster, fmt.Sprintf("spec.allowedIPs: %s overlaps %s, %s; name addresses that the cluster does not use", prefix, theirs, owner)
+		if theirs, other, found := cluster.overlap(prefix); found {
+			return PeerTakesCluster, fmt.Sprintf("spec.allowedIPs: %s overlaps %s, %s; name addresses that the cluster does not use", prefix, theirs, other)
 		}
-		if theirs, owner, found := others.overlap(prefix); found {
-			return DuplicatePeer, fmt.Sprintf("spec.allowedIPs: %s overlaps %s of %s, which is older; two parties cannot have one address", prefix, theirs, owner)
+		if theirs, other, found := others.overlap(prefix); found {
+			return DuplicatePeer, fmt.Sprintf("spec.allowedIPs: %s overlaps %s of %s, which is older; two parties cannot have one address", prefix, theirs, other)
 		}
 	}
 	return "", ""
@@ -86,26 +86,26 @@ func clusterGround(s *model.Snapshot) *ground {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		for _, p := range n.PodPrefixes {
-			g.add(p, "pods of node "+n.Name)
+			g.add(p, owner{"pods of node ", n.Name})
 		}
 		for _, p := range n.InternalIPs {
-			g.add(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), "the address of node "+n.Name)
+			g.add(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), owner{"the address of node ", n.Name})
 		}
 		for _, a := range n.WireGuardIPs {
-			g.add(netip.PrefixFrom(a, a.BitLen()), "the WireGuard address of node "+n.Name)
+			g.add(netip.PrefixFrom(a, a.BitLen()), owner{"the WireGuard address of node ", n.Name})
 		}
 		for _, p := range n.AllowedLocationIPs {
-			g.add(p, "allowed-location-ips of node "+n.Name)
+			g.add(p, owner{"allowed-location-ips of node ", n.Name})
 		}
 	}
 	for _, p := range s.WireGuardSubnets {
-		g.add(p, "the range of WireGuard addresses")
+		g.add(p, owner{"the range of WireGuard addresses", ""})
 	}
 	for _, p := range s.ServicePrefixes {
-		g.add(p, "the range of Services")
+		g.add(p, owner{"the range of Services", ""})
 	}
 	for _, a := range s.APIServers {
-		g.add(netip.PrefixFrom(a.Addr(), a.Addr().BitLen()), "an API server")
+		g.add(netip.PrefixFrom(a.Addr(), a.Addr().BitLen()), owner{"an API server", ""})
 	}
 	return g
 }
@@ -113,12 +113,18 @@ func clusterGround(s *model.Snapshot) *ground {
 // ground is a set of prefixes with their owners that finds overlaps without
 // walking over all of them.
 type ground struct {
-	owners map[netip.Prefix]string
+	owners map[netip.Prefix]owner
 	// lengths counts the prefixes of each length, by family.
 	lengths [2][129]int
 }
 
-func newGround() *ground { return &ground{owners: make(map[netip.Prefix]string)} }
+// owner is whose a prefix or key is, in words that are put together only for a
+// warning.
+type owner struct{ what, name string }
+
+func (o owner) String() string { return o.what + o.name }
+
+func newGround() *ground { return &ground{owners: make(map[netip.Prefix]owner)} }
 
 func family(p netip.Prefix) int {
 	if p.Addr().Is4() {
@@ -129,18 +135,18 @@ func family(p netip.Prefix) int {
 
 // add puts a prefix in; the first owner of a prefix stays. Prefixes that are
 // invalid or hold every address are nobody's ground.
-func (g *ground) add(p netip.Prefix, owner string) {
+func (g *ground) add(p netip.Prefix, whose owner) {
 	p = p.Masked()
 	if _, ok := g.owners[p]; ok || p.Bits() < 1 {
 		return
 	}
-	g.owners[p] = owner
+	g.owners[p] = whose
 	g.lengths[family(p)][p.Bits()]++
 }
 
 // overlap returns a prefix of the set that has addresses in common with p: the
 // widest around it, else the first inside it.
-func (g *ground) overlap(p netip.Prefix) (netip.Prefix, string, bool) {
+func (g *ground) overlap(p netip.Prefix) (netip.Prefix, owner, bool) {
 	lengths := &g.lengths[family(p)]
 	for bits := 0; bits <= p.Bits(); bits++ {
 		if lengths[bits] == 0 {
@@ -150,8 +156,8 @@ func (g *ground) overlap(p netip.Prefix) (netip.Prefix, string, bool) {
 		if err != nil {
 			continue
 		}
-		if owner, ok := g.owners[around]; ok {
-			return around, owner, true
+		if whose, ok := g.owners[around]; ok {
+			return around, whose, true
 		}
 	}
 	longer := 0
@@ -159,7 +165,7 @@ func (g *ground) overlap(p netip.Prefix) (netip.Prefix, string, bool) {
 		longer += lengths[bits]
 	}
 	if longer == 0 {
-		return netip.Prefix{}, "", false
+		return netip.Prefix{}, owner{}, false
 	}
 	var inside netip.Prefix
 	for other := range g.owners {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"reflect"
@@ -248,7 +249,10 @@ func (c *Cluster) look() *view {
 		v.complete = v.complete && answered[i]
 	}
 	if answered[0] {
-		for _, e := range c.nodes {
+		// Sorted by name from the start: Nodes are large to move about.
+		s.Nodes = make([]model.Node, 0, len(c.nodes))
+		for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+			e := c.nodes[name]
 			s.Nodes = append(s.Nodes, e.node)
 			v.warnings = append(v.warnings, e.warnings...)
 		}
@@ -310,22 +314,33 @@ func (c *Cluster) apiServers(answered bool) []netip.AddrPort {
 // resolveAll gives endpoints with names their addresses, and says which names
 // are in use.
 func (c *Cluster) resolveAll(s *model.Snapshot) (warnings []model.Warning) {
-	hosts := []string{c.server.Host, c.inputs.ForceEndpoint.Host}
+	var hosts []string
+	use := func(e model.Endpoint) {
+		if e.Host != "" {
+			hosts = append(hosts, e.Host)
+		}
+	}
+	use(c.server)
+	use(c.inputs.ForceEndpoint)
 	for i := range s.Nodes {
-		hosts = append(hosts, s.Nodes[i].Endpoint.Host)
+		use(s.Nodes[i].Endpoint)
 	}
 	for i := range s.Peers {
-		hosts = append(hosts, s.Peers[i].Endpoint.Host)
+		use(s.Peers[i].Endpoint)
 	}
 	slices.Sort(hosts)
-	c.names.want(slices.DeleteFunc(slices.Compact(hosts), func(h string) bool { return h == "" }))
+	c.names.want(slices.Compact(hosts))
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		n.Endpoint.Addr, warnings = c.resolve("node/"+n.Name, n.Endpoint, warnings)
+		if n.Endpoint.Host != "" {
+			n.Endpoint.Addr, warnings = c.resolve("node/"+n.Name, n.Endpoint, warnings)
+		}
 	}
 	for i := range s.Peers {
 		p := &s.Peers[i]
-		p.Endpoint.Addr, warnings = c.resolve("peer/"+p.Name, p.Endpoint, warnings)
+		if p.Endpoint.Host != "" {
+			p.Endpoint.Addr, warnings = c.resolve("peer/"+p.Name, p.Endpoint, warnings)
+		}
 	}
 	return warnings
 }

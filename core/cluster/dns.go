@@ -60,13 +60,13 @@ func (d *names) seed(host string, addr netip.Addr) {
 	}
 }
 
-// want says which names are in use. Others are no longer looked up, and
+// want says which names, sorted, are in use. Others are no longer looked up, and
 // forgotten.
 func (d *names) want(hosts []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for host, n := range d.entries {
-		if !slices.Contains(hosts, host) {
+		if _, used := slices.BinarySearch(hosts, host); !used {
 			if n.stop != nil {
 				n.stop()
 			}

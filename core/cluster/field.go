@@ -175,8 +175,9 @@ func makeEndpoint(host string, port int) (model.Endpoint, error) {
 		return model.Endpoint{}, fmt.Errorf("the port must be a number from 1 to 65535, not %d", port)
 	}
 	e := model.Endpoint{Port: uint16(port)}
-	if a, err := netip.ParseAddr(host); err == nil {
-		if a, err = parseAddr(host); err != nil {
+	if _, err := netip.ParseAddr(host); err == nil {
+		a, err := parseAddr(host)
+		if err != nil {
 			return model.Endpoint{}, err
 		}
 		if a.IsLinkLocalUnicast() {

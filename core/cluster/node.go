@@ -19,6 +19,7 @@ const (
 	BadNodeAddress = "BadNodeAddress"
 	BadPodCIDR     = "BadPodCIDR"
 	NoPodPrefix    = "NoPodPrefix"
+	NoLabel        = "NoLabel"
 )
 
 // ParseNode reads what the mesh knows of a node: what its agent published, or,
@@ -110,6 +111,9 @@ func ParseInputs(n *corev1.Node, topologyLabel string) (model.Inputs, []model.Wa
 	}
 	if label, ok := n.Labels[api.Location]; ok && !ownLabel(n) {
 		in.LocationLabel = label
+	}
+	if l := in.LocationAnnotation; l != "" && !isLabelValue(l) {
+		r.add(NoLabel, fmt.Sprintf("%s: %s is no value that a label can have; the location counts, but the label of that name is left out and nodeSelectors do not find the node by it. Labels take up to 63 letters, digits, '-', '_' and '.'", api.Location, quote(l)))
 	}
 	_, in.Leader = n.Annotations[api.Leader]
 	switch forced, ok := n.Annotations[api.ForceInternalIP]; {

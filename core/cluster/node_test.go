@@ -381,3 +381,10 @@ func wantSays(t *testing.T, warnings []model.Warning, object string, parts ...st
 		}
 	}
 }
+
+func TestLocationThatNoLabelCanHold(t *testing.T) {
+	got, warnings := cluster.ParseNode(kubeNode("n", "location=Köln / 2"), region)
+	if got.Location != "Köln / 2" || len(warnings) != 1 || warnings[0].Kind != cluster.NoLabel {
+		t.Errorf("location %q, warnings %v", got.Location, warnings)
+	}
+}

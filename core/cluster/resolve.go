@@ -68,74 +68,75 @@ func (r *resolver) warn(kind string, winner, loser int, format string, args ...a
 }
 
 // unique finds what several nodes claim and calls lose for each that must do
-// without. claimed lists the claims of a node that take part.
-func (r *resolver) unique(claimed func(*model.Node) []fact, lose func(f fact, winner, loser int)) {
-	holders := make(map[fact]int, len(r.nodes))
-	contested := make(map[fact][]int)
-	var order []fact
-	for i := range r.nodes {
-		for _, f := range claimed(&r.nodes[i]) {
-			first, taken := holders[f]
-			switch {
-			case !taken:
-				holders[f] = i
-			case contested[f] == nil:
-				contested[f] = []int{first, i}
-				order = append(order, f)
-			default:
-				contested[f] = append(contested[f], i)
-			}
+// without. claims hands over what a node claims of the kind; as says what kind
+// that is.
+func unique[K comparable](r *resolver, claims func(n *model.Node, claim func(K)), as func(K) fact, lose func(k K, winner, loser int)) {
+	holders := make(map[K]int, len(r.nodes))
+	contested := make(map[K][]int)
+	var order []K
+	i := 0
+	claim := func(k K) {
+		first, taken := holders[k]
+		switch {
+		case !taken:
+			holders[k] = i
+		case contested[k] == nil:
+			contested[k] = []int{first, i}
+			order = append(order, k)
+		default:
+			contested[k] = append(contested[k], i)
 		}
 	}
-	for _, f := range order {
-		claimants := contested[f]
-		slices.SortFunc(claimants, func(i, j int) int { return r.before(i, f, j, f) })
+	for i = range r.nodes {
+		claims(&r.nodes[i], claim)
+	}
+	for _, k := range order {
+		claimants := contested[k]
+		slices.SortFunc(claimants, func(i, j int) int { return r.before(i, as(k), j, as(k)) })
 		for _, loser := range claimants[1:] {
-			lose(f, claimants[0], loser)
+			lose(k, claimants[0], loser)
 		}
 	}
 }
 
 func (r *resolver) keys() {
-	r.unique(
-		func(n *model.Node) []fact {
-			if n.Key.IsZero() {
-				return nil
+	unique(r,
+		func(n *model.Node, claim func(model.Key)) {
+			if !n.Key.IsZero() {
+				claim(n.Key)
 			}
-			return []fact{{key: n.Key}}
 		},
-		func(f fact, winner, loser int) {
-			r.warn(DuplicateKey, winner, loser, "its public key %s is that of node %s, which keeps it; this node is out of the mesh. Was its disk copied? Delete /var/lib/kilo/key on this node and restart its agent", f.key, r.nodes[winner].Name)
+		func(k model.Key) fact { return fact{key: k} },
+		func(k model.Key, winner, loser int) {
+			r.warn(DuplicateKey, winner, loser, "its public key %s is that of node %s, which keeps it; this node is out of the mesh. Was its disk copied? Delete /var/lib/kilo/key on this node and restart its agent", k, r.nodes[winner].Name)
 			r.nodes[loser].Key, r.nodes[loser].Spoken = model.Key{}, false
 		})
 }
 
 func (r *resolver) addresses() {
-	r.unique(
-		func(n *model.Node) []fact {
-			var out []fact
+	unique(r,
+		func(n *model.Node, claim func(netip.Addr)) {
 			for _, a := range n.WireGuardIPs {
-				out = append(out, fact{wireGuard: a})
+				claim(a)
 			}
-			return out
 		},
-		func(f fact, winner, loser int) {
-			r.warn(DuplicateWireGuardIP, winner, loser, "its WireGuard address %s is that of node %s, which had it first; this node's agent takes another", f.wireGuard, r.nodes[winner].Name)
+		func(a netip.Addr) fact { return fact{wireGuard: a} },
+		func(a netip.Addr, winner, loser int) {
+			r.warn(DuplicateWireGuardIP, winner, loser, "its WireGuard address %s is that of node %s, which had it first; this node's agent takes another", a, r.nodes[winner].Name)
 			n := &r.nodes[loser]
-			n.WireGuardIPs = without(n.WireGuardIPs, func(a netip.Addr) bool { return a == f.wireGuard })
+			n.WireGuardIPs = without(n.WireGuardIPs, func(b netip.Addr) bool { return b == a })
 		})
-	r.unique(
-		func(n *model.Node) []fact {
-			var out []fact
+	unique(r,
+		func(n *model.Node, claim func(netip.Addr)) {
 			for _, p := range n.InternalIPs {
-				out = append(out, fact{internal: p.Addr()})
+				claim(p.Addr())
 			}
-			return out
 		},
-		func(f fact, winner, loser int) {
-			r.warn(DuplicateInternalIP, winner, loser, "its internal address %s is that of node %s too, which keeps it; other locations do not reach this node's own address. Give one of them another address, or say kilo.squat.ai/force-internal-ip=- on one", f.internal, r.nodes[winner].Name)
+		func(a netip.Addr) fact { return fact{internal: a} },
+		func(a netip.Addr, winner, loser int) {
+			r.warn(DuplicateInternalIP, winner, loser, "its internal address %s is that of node %s too, which keeps it; other locations do not reach this node's own address. Give one of them another address, or say kilo.squat.ai/force-internal-ip=- on one", a, r.nodes[winner].Name)
 			n := &r.nodes[loser]
-			n.InternalIPs = without(n.InternalIPs, func(p netip.Prefix) bool { return p.Addr() == f.internal })
+			n.InternalIPs = without(n.InternalIPs, func(p netip.Prefix) bool { return p.Addr() == a })
 		})
 }
 
@@ -148,7 +149,7 @@ type podClaim struct {
 // podPrefixes settles overlaps, of which equality is one kind. In the order of
 // address and length everything inside a prefix follows it directly.
 func (r *resolver) podPrefixes() {
-	var all []podClaim
+	all := make([]podClaim, 0, len(r.nodes))
 	for i := range r.nodes {
 		for _, p := range r.nodes[i].PodPrefixes {
 			all = append(all, podClaim{p, i})
