@@ -22,7 +22,14 @@ func up(t *testing.T, spec lab.Spec) *lab.Lab {
 
 func upNamed(t *testing.T, name string, spec lab.Spec) *lab.Lab {
 	t.Helper()
+	return upWith(t, lab.Options{Name: name}, spec)
+}
+
+func upWith(t *testing.T, opts lab.Options, spec lab.Spec) *lab.Lab {
+	t.Helper()
 	need(t)
+	name := opts.Name
+	opts.Progress = lines{t}
 	t.Cleanup(func() {
 		if t.Failed() && os.Getenv("KILO_LAB_KEEP") != "" {
 			t.Logf("lab kept: kilolab status --name %s; kilolab down --name %s", name, name)
@@ -33,7 +40,7 @@ func upNamed(t *testing.T, name string, spec lab.Spec) *lab.Lab {
 			t.Error(err)
 		}
 	})
-	l, err := lab.Up(t.Context(), spec, lab.Options{Name: name, Progress: lines{t}})
+	l, err := lab.Up(t.Context(), spec, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,77 @@
+package scenario
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// What somebody else takes away of ours is back in less than a second, on a
+// gateway and on a member, and nothing but that has changed.
+func driftIsRepaired(t *testing.T, l *lab.Lab) {
+	for _, name := range []string{"a1", "a3"} {
+		n := l.Machine(name)
+		all := must(n.NetState(t.Context()))(t)
+		for _, damage := range []string{
+			"ip rule del priority 107",
+			"while ip rule del proto 107 2>/dev/null; do :; done", // as systemd-networkd does
+			"nft delete table inet kilo",
+			"nft flush ruleset inet",
+			"ip route flush table all proto 107",
+			"ip route del 10.244.4.0/24 table 1107",
+			"ip addr flush dev kilo0",
+			"ip link set kilo0 down",
+		} {
+			took := repaired(t, n, damage)
+			t.Logf("%s: %d ms after %s", name, took.Milliseconds(), damage)
+			if took > time.Second {
+				t.Errorf("%s: it took %s to repair %q", name, took, damage)
+			}
+		}
+		if diff := all.Diff(must(n.NetState(t.Context()))(t)); diff != "" {
+			t.Errorf("%s: damage and repair left:\n%s", name, diff)
+		}
+	}
+	whole(t, l, 10*time.Second)
+}
+
+// repaired damages a node and returns how long what is ours was not as before.
+// The node itself looks, as often as it can.
+func repaired(t *testing.T, n *lab.Machine, damage string) time.Duration {
+	t.Helper()
+	// A damage that the agent has repaired already must not count as none:
+	// what must differ at first is whether anything of it was seen at all.
+	out := must(n.Shell(t.Context(), fmt.Sprintf(`
+		ours() {
+			ip -4 rule
+			ip -4 route show table all proto 107
+			nft -s list table inet kilo || :
+			ip -4 addr show kilo0
+		} 2>&1
+		before=$(ours); before=$(ours)
+		ip -ts monitor rule route addr link >/run/damage 2>&1 & watch=$!
+		nft monitor >>/run/damage & watch="$watch $!"
+		sleep 0.3
+		began=$(date +%%s%%N)
+		{ %s; } >/dev/null
+		until [ "$(ours)" = "$before" ]; do
+			if [ $(( $(date +%%s%%N) - began )) -gt 10000000000 ]; then
+				kill $watch
+				echo "never; now:"; ours; echo "before:"; echo "$before"
+				exit 0
+			fi
+		done
+		echo $(( $(date +%%s%%N) - began ))
+		sleep 0.3
+		kill $watch
+		[ -s /run/damage ] || echo "no damage"
+	`, damage)))(t)
+	var ns int64
+	if _, err := fmt.Sscanf(out, "%d", &ns); err != nil || strings.Contains(out, "no damage") {
+		t.Fatalf("%s: after %q: %s", n.Name, damage, out)
+	}
+	return time.Duration(ns)
+}

@@ -1,0 +1,69 @@
+package scenario
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// A laptop on the internet, behind a NAT router of its own, is a Peer. With
+// what kgctl prints for it, and plain WireGuard, it reaches pods and nodes of
+// every location with an endpoint, on gateways and members, and they see it by
+// its own address. Without the Peer object it reaches nobody.
+func laptopAsPeer(t *testing.T, l *lab.Lab) {
+	laptop := l.Machine("laptop")
+	ok(t, laptop.StartTunnel(t.Context(), "wg0"))
+	shell := func(script string) string { t.Helper(); return must(laptop.Shell(t.Context(), script))(t) }
+	public := strings.TrimSpace(shell("umask 077; wg genkey >/run/key; wg pubkey </run/key"))
+
+	apply(t, l, fmt.Sprintf(`
+apiVersion: kilo.squat.ai/v1alpha1
+kind: Peer
+metadata: {name: laptop}
+spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
+`, public))
+	config := kgctl(t, l)("showconf", "peer", "laptop")
+	shell(fmt.Sprintf(`
+		{ printf '[Interface]\nPrivateKey = %%s\n' "$(cat /run/key)"; cat <<-'EOF'
+		%s
+		EOF
+		} | wg setconf wg0 /dev/stdin
+		ip addr add 10.5.0.1/32 dev wg0
+		ip link set wg0 up
+		for p in $(wg show wg0 allowed-ips | cut -f2); do ip route add $p dev wg0; done
+	`, config))
+
+	targets := []*lab.Place{&l.Pod("a1").Place, &l.Pod("a3").Place, &l.Pod("b2").Place, &l.Machine("a3").Place, &l.Machine("b1").Place, &l.Machine("cp").Place}
+	for _, to := range targets {
+		eventually(t, 10*time.Second, func() error { return laptop.Ping(t.Context(), to.Addr) })
+	}
+	for _, pod := range []*lab.Pod{l.Pod("a1"), l.Pod("a3")} {
+		if seen, err := laptop.SeenBy(t.Context(), pod); err != nil || seen.String() != "10.5.0.1" {
+			t.Errorf("%s sees the laptop as %s (%v)", pod.Name, seen, err)
+		}
+	}
+	// And back: whoever has a connection to make to it can.
+	ok(t, l.Pod("b2").Ping(t.Context(), netip.MustParseAddr("10.5.0.1")))
+	if _, there := wg(t, l, "a1", "allowed-ips")[public]; !there {
+		t.Error("a1's device does not know the laptop: this test sees nothing")
+	}
+
+	must(l.Kubectl(t.Context(), "delete", "peer", "laptop"))(t)
+	eventually(t, 5*time.Second, func() error {
+		for _, gateway := range []string{"a1", "b1", "c1", "cp"} {
+			if _, there := wg(t, l, gateway, "allowed-ips")[public]; there {
+				return fmt.Errorf("%s still has the laptop's key", gateway)
+			}
+		}
+		return nil
+	})
+	for _, to := range targets {
+		if laptop.Ping(t.Context(), to.Addr) == nil {
+			t.Errorf("without its Peer the laptop still reaches %s", to.Name)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// The agent of a member is not in the data path: killed and restarted under
+// streams of packets, none is lost.
+func memberWithoutAgent(t *testing.T, l *lab.Lab) {
+	n := l.Machine("a3")
+	wires := watchWires(t, l)
+	streams := startStreams(t, l, "a3 b2", "c2 a3")
+	ok(t, n.KillAgent(t.Context()))
+	time.Sleep(2 * time.Second)
+	ok(t, n.StartAgent(t.Context()))
+	time.Sleep(2 * time.Second)
+	ok(t, n.RestartAgent(t.Context()))
+	time.Sleep(2 * time.Second)
+	for _, s := range streams {
+		if stats := must(s.run.Stop(t.Context()))(t); stats.Lost() > 0 {
+			t.Errorf("%s: %s", s.name, stats)
+		}
+	}
+	wires.quiet(t)
+	whole(t, l, 10*time.Second)
+}
+
+// The agent of a gateway ends and is started later. With the kernel's device
+// that costs nothing; the built-in one goes with its process, and so does all
+// that passes it. Nothing of it takes another way: not in clear, on no wire.
+// Traffic is back soon after the agent, whichever side speaks.
+func gatewayWithoutAgent(t *testing.T, l *lab.Lab) {
+	kill, stop := (*lab.Machine).KillAgent, (*lab.Machine).StopAgent
+	for _, c := range []struct {
+		gateway string
+		streams []string
+		end     string
+	}{
+		{"a1", []string{"b2 a3", "a3 c2"}, "killed"},
+		{"a1", []string{"c2 a3", "a3 b2"}, "stopped"},
+		{"c1", []string{"a3 c2", "c2 b2"}, "killed"}, // behind NAT
+	} {
+		n := l.Machine(c.gateway)
+		wires := watchWires(t, l)
+		streams := startStreams(t, l, c.streams...)
+		time.Sleep(time.Second)
+
+		end := map[string]func(*lab.Machine, context.Context) error{"killed": kill, "stopped": stop}[c.end]
+		began := time.Now()
+		ok(t, end(n, t.Context()))
+		time.Sleep(3 * time.Second)
+		if l.Machine("cp").Ping(t.Context(), l.Pod(c.gateway).Addr) == nil {
+			t.Errorf("a pod behind %s answers without its agent: nothing was tried", c.gateway)
+		}
+		dead := time.Since(began)
+		ok(t, n.StartAgent(t.Context()))
+		for _, s := range streams {
+			eventually(t, 20*time.Second, func() error { return s.from.Ping(t.Context(), s.to.Addr) })
+			stats := must(s.run.Stop(t.Context()))(t)
+			back := stats.LongestGap - dead
+			t.Logf("%s %s for %.1f s: %s is back %.2f s after its start", c.gateway, c.end, dead.Seconds(), s.name, back.Seconds())
+			if stats.LongestGap < dead/2 || back > 5*time.Second {
+				t.Errorf("%s: %s", s.name, stats)
+			}
+		}
+		wires.quiet(t)
+		whole(t, l, 10*time.Second)
+	}
+}
+
+// stream is one pod pinging another, ten times a second.
+type oneWay struct {
+	name     string
+	from, to *lab.Pod
+	run      *lab.PingRun
+}
+
+// startStreams starts one stream for each "FROM TO". Several between the same
+// locations would help each other: a side that sends also starts handshakes.
+func startStreams(t *testing.T, l *lab.Lab, pairs ...string) []oneWay {
+	t.Helper()
+	var streams []oneWay
+	for _, pair := range pairs {
+		var from, to string
+		must(fmt.Sscan(pair, &from, &to))(t)
+		s := oneWay{name: from + " → " + to, from: l.Pod(from), to: l.Pod(to)}
+		s.run = must(s.from.StartPing(t.Context(), s.to.Addr, 100*time.Millisecond))(t)
+		streams = append(streams, s)
+	}
+	return streams
+}
