@@ -1,0 +1,66 @@
+package scenario
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// The API server hangs for a minute, and agents are restarted meanwhile, on a
+// gateway and on a member: they start from what they saved, and the mesh stays
+// whole. When the API server is back, nothing is different.
+func TestAPIServerAway(t *testing.T) {
+	l := mesh(t, lab.Default())
+	t.Parallel() // from here on it mostly waits
+	cp := l.Machine("cp")
+	gateways, addresses := gatewaysOf(t, l), wireGuardAddresses(t, l)
+	ok(t, cp.SignalDaemon("kube-apiserver", unix.SIGSTOP))
+	away := time.Now()
+	if _, err := cp.Exec(t.Context(), "/usr/bin/curl", "--silent", "--insecure", "--max-time", "2", "https://127.0.0.1:6443/livez"); err == nil {
+		t.Fatal("the API server answers: nothing is tried")
+	}
+
+	streams := startStreams(t, l, "b2 a3", "a1 b1")
+	for _, name := range []string{"c1", "a3"} { // a gateway without an endpoint, a member
+		ok(t, l.Machine(name).RestartAgent(t.Context()))
+		took := whole(t, l, 20*time.Second)
+		t.Logf("without an API server: whole %s after the restart of %s's agent", took.Round(10*time.Millisecond), name)
+		if status := must(l.Machine(name).AgentGet(t.Context(), "/status"))(t); !strings.Contains(status, `"snapshot": "disk"`) {
+			t.Errorf("%s did not start from its snapshot:\n%s", name, status)
+		}
+	}
+	time.Sleep(time.Until(away.Add(time.Minute)))
+	if m := must(l.Matrix(t.Context()))(t); !m.OK() {
+		t.Errorf("after a minute without an API server:\n%s", m)
+	}
+
+	ok(t, cp.SignalDaemon("kube-apiserver", unix.SIGCONT))
+	time.Sleep(20 * time.Second) // Nodes may be called not ready for a while
+	for _, s := range streams {
+		if stats := must(s.run.Stop(t.Context()))(t); stats.Lost() > 0 {
+			t.Errorf("%s, whose agents run or are not in the way: %s", s.name, stats)
+		}
+	}
+	whole(t, l, 10*time.Second)
+	if now := gatewaysOf(t, l); !maps.Equal(gateways, now) {
+		t.Errorf("gateways were %v and are %v", gateways, now)
+	}
+	if now := wireGuardAddresses(t, l); !maps.Equal(addresses, now) {
+		t.Errorf("addresses were %v and are %v", addresses, now)
+	}
+}
+
+// gatewaysOf are the gateways of all locations as cp sees them.
+func gatewaysOf(t *testing.T, l *lab.Lab) map[string]string {
+	t.Helper()
+	gateways := map[string]string{}
+	for _, loc := range must(l.Machine("cp").AgentStatus(t.Context()))(t).Locations {
+		gateways[loc.Name] = loc.Gateway
+	}
+	return gateways
+}

@@ -1,0 +1,72 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// The leader annotation moves the gateway once; taking it away moves nothing.
+// A gateway that loses power is replaced when its Node turns NotReady, and does
+// not take over again when it comes back.
+func TestGatewayChanges(t *testing.T) {
+	l := mesh(t, lab.Default())
+	t.Parallel() // from here on it mostly waits
+	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
+	epoch := func() uint64 { t.Helper(); return must(epochOf(t.Context(), l, "a"))(t) }
+
+	first := epoch()
+	yes := "true"
+	ok(t, l.Annotate(t.Context(), "a2", map[string]*string{"kilo.squat.ai/leader": &yes}))
+	asked := time.Now()
+	eventually(t, 10*time.Second, gatewayIs(t.Context(), l, "a", "a2"))
+	t.Logf("a2 serves %s after it was annotated; whole %s later", time.Since(asked).Round(10*time.Millisecond), whole(t, l, 10*time.Second).Round(10*time.Millisecond))
+	if now := epoch(); now != first+1 {
+		t.Errorf("epoch %d after %d: the gateway moved more than once", now, first)
+	}
+
+	ok(t, l.Annotate(t.Context(), "a2", map[string]*string{"kilo.squat.ai/leader": nil}))
+	time.Sleep(10 * time.Second)
+	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a2"))
+	if now := epoch(); now != first+1 {
+		t.Errorf("epoch %d: taking the annotation away moved the gateway", now)
+	}
+	reachAll(t, l, 42, 56)
+
+	ok(t, l.Machine("a2").PowerOff(t.Context()))
+	off := time.Now()
+	eventually(t, 2*time.Minute, func() error {
+		if ready, err := l.NodeReady(t.Context(), "a2"); ready || err != nil {
+			return fmt.Errorf("a2 is ready (%v)", err)
+		}
+		return nil
+	})
+	notReady := time.Now()
+	eventually(t, 10*time.Second, gatewayIs(t.Context(), l, "a", "a1"))
+	eventually(t, 20*time.Second, func() error { return l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr) })
+	t.Logf("a2 was held for ready for %s after its power-off; a1 serves, and packets pass, %s after that",
+		notReady.Sub(off).Round(time.Second), time.Since(notReady).Round(10*time.Millisecond))
+
+	ok(t, l.Machine("a2").PowerOn(t.Context()))
+	whole(t, l, 30*time.Second)
+	time.Sleep(5 * time.Second)
+	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
+	if now := epoch(); now != first+2 {
+		t.Errorf("epoch %d, want %d: the gateway that came back took over", now, first+2)
+	}
+}
+
+// epochOf is the highest that a node of the location has published, as one of
+// its agents sees it.
+func epochOf(ctx context.Context, l *lab.Lab, location string) (uint64, error) {
+	s, err := l.Machine("cp").AgentStatus(ctx)
+	for _, loc := range s.Locations {
+		if loc.Name == location {
+			return loc.Epoch, err
+		}
+	}
+	return 0, fmt.Errorf("no location %q: %w", location, err)
+}
