@@ -20,6 +20,11 @@ import (
 // unclaimed location is served by its best candidate.
 const firstPatience = 10 * time.Second
 
+// failedPatience is how long a gateway's Node has to be not ready before the
+// next candidate claims. Kubelets report every ten seconds: after the API
+// server was away, healthy Nodes may be called not ready for that long.
+const failedPatience = 12 * time.Second
+
 // factsPatience is how long after its start an agent waits for the host CNI
 // before it says something about its node without it. A node that is restarted
 // would otherwise take its pod prefix back for a moment, from everybody.
@@ -55,9 +60,10 @@ type world struct {
 type memory struct {
 	mtu  int            // last good MTU of the tunnel
 	live map[place]bool // as the last plan took it
-	// unclaimed is since when this node has been the best candidate of a
-	// location that nobody claimed; zero: it is not.
-	unclaimed time.Time
+	// due is since when the node would claim to serve, for dueReason; zero: it
+	// would not.
+	due       time.Time
+	dueReason string
 }
 
 // decision is what one pass wants done. Nothing is done yet.
@@ -176,14 +182,21 @@ func fromFlags(r *self.Result, in *model.Inputs) model.FromFlags {
 // claim decides whether to serve as the location's gateway.
 func (c *Config) claim(w *world, me *model.Node, d *decision) {
 	d.claim = plan.Claim(w.snapshot, c.Node)
-	unclaimed := d.memory.unclaimed
-	d.memory.unclaimed = time.Time{}
-	if d.claim.Claims && d.claim.First && !allSpoke(d.report.Location) {
-		if unclaimed.IsZero() {
-			unclaimed = w.now
+	patience := time.Duration(0)
+	switch {
+	case !d.claim.Claims:
+	case d.claim.First && !allSpoke(d.report.Location):
+		patience = firstPatience
+	case d.claim.Failed:
+		patience = failedPatience
+	}
+	if patience == 0 {
+		d.memory.due, d.memory.dueReason = time.Time{}, ""
+	} else {
+		if d.memory.due.IsZero() || d.memory.dueReason != d.claim.Reason {
+			d.memory.due, d.memory.dueReason = w.now, d.claim.Reason
 		}
-		d.memory.unclaimed = unclaimed
-		if wait := firstPatience - w.now.Sub(unclaimed); wait > 0 {
+		if wait := patience - w.now.Sub(d.memory.due); wait > 0 {
 			d.claim = plan.ClaimResult{Epoch: me.Epoch, Asked: me.Asked}
 			d.again = soonest(d.again, wait)
 		}

@@ -459,6 +459,37 @@ func TestFirstClaimIsPatient(t *testing.T) {
 	})
 }
 
+// A gateway that is called not ready for a moment keeps its task: that is what
+// every Node looks like when the API server was away. One that stays so loses it.
+func TestFailedClaimIsPatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gateway, me := e1(), e2()
+		me.Asked = ""
+		r := start(t, me, snapshot(gateway, me, w1()), nil)
+		defer r.stop()
+		r.settle(time.Second)
+		gateway.Ready = false
+		r.cluster.setNode(gateway)
+		r.settle(8 * time.Second)
+		gateway.Ready = true
+		r.cluster.setNode(gateway)
+		r.settle(8 * time.Second)
+		if me := r.cluster.me(); me.Epoch != 0 {
+			t.Fatalf("claimed epoch %d though the gateway came back after eight seconds", me.Epoch)
+		}
+		gateway.Ready = false
+		r.cluster.setNode(gateway)
+		r.settle(8 * time.Second)
+		if me := r.cluster.me(); me.Epoch != 0 {
+			t.Fatalf("claimed epoch %d: the earlier failure was counted in", me.Epoch)
+		}
+		r.settle(6 * time.Second)
+		if me := r.cluster.me(); me.Epoch != 2 {
+			t.Errorf("epoch %d, fourteen seconds after the gateway failed", me.Epoch)
+		}
+	})
+}
+
 // An endpoint that WireGuard learned is published for the others, if it can be
 // one.
 func TestLearnedEndpoints(t *testing.T) {

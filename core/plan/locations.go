@@ -124,6 +124,10 @@ type ClaimResult struct {
 	// a claim back until the location's nodes had time to speak, since a first
 	// gateway keeps the task however good a candidate comes later.
 	First bool
+	// Failed tells that the serving gateway's Node is not ready. The agent holds
+	// such a claim back as well: after an API server's absence every Node is
+	// called not ready for some seconds, and they recover one by one.
+	Failed bool
 }
 
 // The wishes a node can have to serve as gateway, in Asked's words.
@@ -186,6 +190,7 @@ func Claim(s model.Snapshot, self string) ClaimResult {
 		return out
 	case !serving.Ready:
 		if l.bestReady(serving) == me {
+			out.Failed = true
 			return claim("gateway %s of location %q is not ready and %s is the next candidate", serving.Name, l.Name, self)
 		}
 		return out
