@@ -88,11 +88,6 @@ func published() model.Published {
 func TestClusterOnAPIServer(t *testing.T) {
 	s := start(t)
 	ctx := t.Context()
-	// On its own clock the namespace default comes a moment after readiness.
-	s.wait(time.Minute, "the namespace default", func() (bool, string) {
-		_, err := s.admin().CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, fmt.Sprint(err)
-	})
 	s.node(ctx, "e1", "10.0.0.1", func(n *corev1.Node) {
 		n.Labels = map[string]string{"topology.kubernetes.io/region": "r1"}
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.244.1.0/24", []string{"10.244.1.0/24"}

@@ -146,6 +146,13 @@ func (s *server) up() {
 		_, last = s.admin().Discovery().RESTClient().Get().AbsPath("/readyz").Do(s.t.Context()).Raw()
 		return last == nil, fmt.Sprint(last)
 	})
+	// The API server makes these on its own, a moment after it is ready.
+	for _, namespace := range []string{"default", "kube-system"} {
+		s.wait(time.Minute, "the namespace "+namespace, func() (bool, string) {
+			_, last = s.admin().CoreV1().Namespaces().Get(s.t.Context(), namespace, metav1.GetOptions{})
+			return last == nil, fmt.Sprint(last)
+		})
+	}
 }
 
 func (s *server) down() { kill(s.api) }
