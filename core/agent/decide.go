@@ -307,10 +307,13 @@ func carried(w *world, location string) bool {
 		if r.Table != state.TableOverlay || !r.Dst.IsSingleIP() || !at[r.Dst.Addr()] {
 			continue
 		}
-		switch r.Type {
-		case state.Unicast:
+		switch {
+		case r.Type == state.Unicast:
 			found = true
-		case state.Throw:
+		case r.Type == state.Throw && r.Metric == state.MetricLast:
+			// It stood under a route that went with its link.
+			found = true
+		case r.Type == state.Throw:
 			return false
 		}
 	}

@@ -251,6 +251,76 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
+// A userspace device ends with its agent and takes its routes along. What leads
+// to the API server then falls through to main, and nothing else does; the next
+// agent has it in the tunnel again at once.
+func TestDeviceThatEndsWithItsAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := snapshot(e1(), e2(), w1())
+		s.APIServers = []netip.AddrPort{netip.MustParseAddrPort("192.168.9.9:6443")}
+		west := netip.MustParseAddr("10.4.0.2")
+		first := start(t, e1(), s, func(r *rig) { r.ether.set(west, true) })
+		first.settle(5 * time.Second)
+		first.stop()
+		first.kernel.RemoveLink("kilo0")
+
+		var falls []netip.Prefix
+		left, err := first.kernel.Observe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range left.Routes {
+			switch {
+			case o.Table != state.TableOverlay || o.Type == state.Unreachable:
+			case o.Type == state.Throw:
+				falls = append(falls, o.Dst)
+			default:
+				t.Errorf("left without its link: %s", o)
+			}
+		}
+		if want := prefixes("192.168.9.9/32"); !slices.Equal(falls, want) {
+			t.Errorf("%v fall through to main, want %v", falls, want)
+		}
+
+		// No socket opens at an address that is not there yet.
+		second := prepare(t, e1(), s, func(r *rig) { r.kernel.Kernel = first.kernel.Kernel })
+		second.Kernel = slowly{second.kernel}
+		second.prober.open = func(from netip.Addr) (echo, error) {
+			now, err := second.kernel.Observe(context.Background())
+			if err != nil || len(now.Links) == 0 || !slices.Contains(now.Links[0].Addresses, netip.PrefixFrom(from, from.BitLen())) {
+				return nil, fmt.Errorf("no such address (%v)", err)
+			}
+			return second.ether.open(from)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- second.Run(ctx) }()
+		second.settle(100 * time.Millisecond)
+		if second.route(t, "192.168.9.9/32") == nil {
+			t.Error("the API server's address is not in the tunnel, which was alive when the last agent ended")
+		}
+		if second.ether.asks(west) == 0 {
+			t.Error("nobody was asked: the first probe's turn came before its address was there")
+		}
+		second.settle(5 * time.Second)
+		if got := second.route(t, "192.168.9.9/32"); got != nil {
+			t.Errorf("west has not answered for five seconds: %v", got)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowly is a kernel that takes its time for each change.
+type slowly struct{ *fakeHost }
+
+func (s slowly) Apply(ctx context.Context, c state.Change) error {
+	time.Sleep(time.Millisecond)
+	return s.fakeHost.Apply(ctx, c)
+}
+
 // What mends the mesh is not cut off by it: the API server's address enters the
 // tunnel with the first answered probe and leaves it when none is answered.
 func TestProbesOpenAndCloseTheWay(t *testing.T) {

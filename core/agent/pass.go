@@ -55,13 +55,13 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	}
 	a.memory = d.memory
 
-	a.prober.Set(d.targets)
 	var report apply.Report
 	if d.apply && a.device != nil {
 		var err error
 		report, err = a.act(ctx, w, &d)
 		note("apply", err)
 	}
+	a.prober.Set(d.targets) // not before the address is there that they are asked from
 	a.server.Listen(a.addresses(d.published.InternalIPs))
 
 	switch {

@@ -1,9 +1,10 @@
 package plan
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // What mends the mesh is never cut off by it. An agent that cannot reach the
@@ -19,58 +20,105 @@ import (
 //   - on every node, the API servers' addresses in that location;
 //   - on an API server's own node, all node addresses of that location, to
 //     which its answers go. A node without an agent is never live.
+//
+// A tunnel that lives may end with its agent: a userspace device takes its
+// routes along, and then nobody is there to see it. The kubelet that is to start
+// the next agent would be cut off for good by a standing unreachable. So where
+// such an address is reached over a link of this node's own, what stands under
+// its route is a throw, and the guard's passes stand beside it all the time.
 
-// exceptions are the addresses to be reached outside the mesh for now.
+// exceptions are the addresses to be reached outside the mesh: for now, or as
+// soon as the link is gone that leads to them.
 type exceptions struct {
-	// addresses are sorted.
-	addresses []netip.Addr
-	// passes are the flows that the guard lets through.
-	passes []pass
-}
-
-// pass is TCP to Addr: at Port, or, with Reply, from Port.
-type pass struct {
-	addr  netip.Addr
-	port  uint16
-	reply bool
+	// addresses stay out of our table for now, and under are those with a throw
+	// under their route. Both are sorted.
+	addresses, under []netip.Addr
+	// servers are to be reached, by TCP to their port.
+	servers []netip.AddrPort
+	// callers are to be answered, by TCP from these ports of this node. Sorted.
+	callers []netip.Prefix
+	ports   []uint16
 }
 
 // exempt tells whether a single-address prefix is an exception.
-func (e *exceptions) exempt(p netip.Prefix) bool {
-	if len(e.addresses) == 0 || !p.IsSingleIP() {
+func (e *exceptions) exempt(p netip.Prefix) bool { return holdsAddr(e.addresses, p) }
+
+// last is what stands under the route to a prefix.
+func (e *exceptions) last(p netip.Prefix) state.RouteType {
+	if holdsAddr(e.under, p) {
+		return state.Throw
+	}
+	return state.Unreachable
+}
+
+// holdsAddr tells whether p is one of the single addresses, which are sorted.
+func holdsAddr(sorted []netip.Addr, p netip.Prefix) bool {
+	if len(sorted) == 0 || !p.IsSingleIP() {
 		return false
 	}
-	_, ok := slices.BinarySearchFunc(e.addresses, p.Addr(), netip.Addr.Compare)
+	_, ok := slices.BinarySearchFunc(sorted, p.Addr(), netip.Addr.Compare)
 	return ok
+}
+
+// apiServersApart gives the address of an API server that lies in a wider
+// prefix of others an entry of its own, so that it can be led another way.
+func (p *planner) apiServersApart() {
+	added := false
+	for _, server := range p.snapshot.APIServers {
+		at := single(server.Addr())
+		var inside *remote // the narrowest
+		for i := range p.remote {
+			if r := &p.remote[i]; r.kind != peerKind && covers(r.prefix, at) {
+				inside = r
+			}
+		}
+		own := func(q netip.Prefix) bool { return covers(q, at) }
+		if inside == nil || inside.prefix == at || slices.ContainsFunc(p.shadowed, own) {
+			continue
+		}
+		r := *inside
+		r.prefix = at
+		p.remote = append(p.remote, r)
+		added = true
+	}
+	if added {
+		slices.SortFunc(p.remote, func(a, b remote) int { return comparePrefix(a.prefix, b.prefix) })
+	}
 }
 
 func (p *planner) findExceptions() {
 	if len(p.snapshot.APIServers) == 0 {
 		return
 	}
-	here := p.apiPortsHere()
+	p.apiServersApart()
+	p.api.ports = p.apiPortsHere()
 	for i := range p.remote {
 		r := &p.remote[i]
-		if r.kind == peerKind || p.live(r) {
+		live := p.live(r)
+		if r.kind == peerKind || live && r.hop == nil {
 			continue
 		}
+		found := false
 		for _, server := range p.snapshot.APIServers {
 			// WireGuard addresses stay in: the probe that tells whether the
 			// tunnel lives goes to them.
-			if r.prefix.Contains(server.Addr()) && !p.isWireGuardIP(server.Addr()) {
-				p.except(pass{addr: server.Addr(), port: server.Port()})
+			if r.prefix == single(server.Addr()) && !p.isWireGuardIP(server.Addr()) {
+				p.api.servers = append(p.api.servers, server)
+				found = true
 			}
 		}
-		if len(here) > 0 && r.isInternalIP() {
-			for _, port := range here {
-				p.except(pass{addr: r.prefix.Addr(), port: port, reply: true})
-			}
+		if len(p.api.ports) > 0 && r.isInternalIP() {
+			p.api.callers = append(p.api.callers, r.prefix)
+			found = true
+		}
+		switch {
+		case !found:
+		case live:
+			p.api.under = append(p.api.under, r.prefix.Addr())
+		default:
+			p.api.addresses = append(p.api.addresses, r.prefix.Addr())
 		}
 	}
-	slices.SortFunc(p.api.addresses, netip.Addr.Compare)
-	p.api.addresses = slices.Compact(p.api.addresses)
-	slices.SortFunc(p.api.passes, comparePass)
-	p.api.passes = slices.Compact(p.api.passes)
 }
 
 // live tells whether the tunnel that carries a prefix is known to work.
@@ -84,20 +132,22 @@ func (p *planner) live(r *remote) bool {
 	return p.facts.Live[p.locations[r.party].Name]
 }
 
-func (p *planner) except(e pass) {
-	p.api.passes = append(p.api.passes, e)
-	p.api.addresses = append(p.api.addresses, e.addr)
-}
-
-func comparePass(a, b pass) int {
-	c := cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.port, b.port))
-	switch {
-	case c != 0 || a.reply == b.reply:
-		return c
-	case b.reply:
-		return -1
+// passes are what the guard lets through beside the tunnel, and what nothing
+// else of ours touches on its way.
+func (p *planner) passes(s *sets) [][]state.Match {
+	var out [][]state.Match
+	beside := state.OutInterface{Name: p.facts.Interface, Not: true}
+	for _, server := range p.api.servers {
+		out = append(out, []state.Match{beside, state.AddrIs{Prefix: single(server.Addr())}, state.Port{Proto: "tcp", Port: server.Port()}})
 	}
-	return 1
+	for _, port := range p.api.ports {
+		for _, v6 := range []bool{false, true} {
+			if s.has(callersSet, v6) {
+				out = append(out, []state.Match{beside, state.AddrInSet{V6: v6, Set: name(callersSet, v6)}, state.Port{Proto: "tcp", Port: port, Source: true}})
+			}
+		}
+	}
+	return out
 }
 
 func (p *planner) isWireGuardIP(a netip.Addr) bool {

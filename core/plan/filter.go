@@ -34,6 +34,8 @@ const (
 	ownSet = "own"
 	// peersSet: prefixes of Peers.
 	peersSet = "peers"
+	// callersSet: nodes of other locations, on an API server's node.
+	callersSet = "callers"
 )
 
 // filter makes the table inet kilo. It stands on every node, whatever its role.
@@ -53,9 +55,8 @@ func (p *planner) filter() {
 		rule("", state.Accept{}, state.OutInterface{Name: p.facts.Interface}))
 	strayOutput.Rules = append(strayOutput.Rules, rule("WireGuard's own packets", state.Return{}, tunnel))
 
-	for _, e := range p.api.passes {
-		m := []state.Match{state.AddrIs{Prefix: single(e.addr)}, state.Port{Proto: "tcp", Port: e.port, Source: e.reply}}
-		const why = "API server, while no tunnel to it is live"
+	for _, m := range p.passes(sets) {
+		const why = "API server, where no tunnel leads there"
 		source.Rules = append(source.Rules, rule(why, state.Return{}, m...))
 		guard.Rules = append(guard.Rules, rule(why, state.Accept{}, m...))
 		strayForward.Rules = append(strayForward.Rules, rule(why, state.Return{}, m...))
@@ -216,5 +217,6 @@ func (p *planner) sets() *sets {
 	s.add(allowedSet, allowed)
 	s.add(ownSet, p.shadowed)
 	s.add(peersSet, peers)
+	s.add(callersSet, p.api.callers)
 	return s
 }

@@ -94,7 +94,7 @@ func (p *planner) partyName(c *claim) string {
 // stands whatever happens to links and agents: an unreachable under everything
 // that must not leave in clear, a throw over own ground that a wider prefix of
 // somebody else encloses, and one over each API server address that is to be
-// reached without the mesh.
+// reached without the mesh (apiserver.go has those that stand under a route).
 //
 // They are made in the normal order of a State, which then costs nothing to
 // bring about: at ten thousand nodes that is most of the work.
@@ -132,7 +132,7 @@ func (p *planner) routes() {
 			ways = ways[1:]
 		}
 		if !p.api.exempt(dst) {
-			add(state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Unreachable, Metric: state.MetricLast})
+			add(state.Route{Table: state.TableOverlay, Dst: dst, Type: p.api.last(dst), Metric: state.MetricLast})
 		}
 	}
 	for _, t := range throws {
