@@ -12,7 +12,7 @@ CNI   ?=
 
 .PHONY: help
 help: ## these lines
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: setup tools build ## start the lab (as root), wait for the mesh, show it and every pod pinging every other
@@ -36,7 +36,11 @@ test: setup tools build ## every test, the lab's scenarios included (as root)
 .PHONY: test-unit
 test-unit: ## the tests that take seconds: no lab; without root those in a namespace of their own are skipped
 	@[ "$$(id -u)" -eq 0 ] || export KILO_TEST_SKIP_ROOT="make test-unit was run without root"; \
-	$(GO) test -timeout 10m $$($(GO) list ./... | grep -v -e /testbed/scenario -e /testbed/lab)
+	$(GO) test -timeout 10m $$($(GO) list ./... | grep -v -e /testbed/scenario -e /testbed/lab -e /testbed/guest)
+
+.PHONY: test-kernel
+test-kernel: setup tools ## what needs the kernel's own WireGuard, in a QEMU guest; 3 minutes, part of make test
+	$(GO) test -timeout 20m -count=1 -v ./testbed/guest
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, and who may import what

@@ -17,6 +17,7 @@ packages=(
 	make
 	nftables        # nft, the reference for our table's text
 	procps          # sysctl
+	qemu-system-x86 # a machine whose kernel has WireGuard
 	tcpdump         # captures
 	wireguard-tools
 )
@@ -26,7 +27,7 @@ installed() {
 }
 
 if ! command -v apt-get >/dev/null; then
-	needed=(conntrack dot iperf3 ip ipset iptables jq make nft ping sysctl tcpdump wg)
+	needed=(conntrack dot iperf3 ip ipset iptables jq make nft ping qemu-system-x86_64 sysctl tcpdump wg)
 	missing=()
 	for command in "${needed[@]}"; do
 		command -v "$command" >/dev/null || missing+=("$command")

@@ -1,0 +1,59 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Runner runs a command line to its end and returns its standard output. What
+// the guest reaches by its network is what the command reaches.
+type Runner func(ctx context.Context, argv ...string) (string, error)
+
+// Here runs a command on this machine.
+func Here(ctx context.Context, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out, problem strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &problem
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", argv[0], err, strings.TrimSpace(problem.String()))
+	}
+	return out.String(), nil
+}
+
+// Boot boots a guest with this kernel, waits until it has powered off, and
+// returns how its commands ended. Its image is written to dir and removed
+// afterwards.
+func (g *Guest) Boot(ctx context.Context, k *Kernel, dir string, run Runner) (ended []Result, err error) {
+	initrd := filepath.Join(dir, "initrd")
+	f, err := os.Create(initrd)
+	if err != nil {
+		return nil, fmt.Errorf("the guest's image: %w", err)
+	}
+	defer os.Remove(initrd)
+	w := bufio.NewWriterSize(f, 1<<20)
+	if err := errors.Join(g.image(w, k), w.Flush(), f.Close()); err != nil {
+		return nil, fmt.Errorf("the guest's image: %w", err)
+	}
+	console, err := run(ctx, g.qemu(k, initrd)...)
+	ended, incomplete := results(console, len(g.Commands))
+	return ended, errors.Join(err, incomplete)
+}
+
+// Check tells what this machine lacks to boot guests; nil if it can.
+func Check() error {
+	var problems []error
+	for _, p := range [][2]string{{QEMU, "qemu-system-x86"}, {"/usr/bin/apt-get", "apt"}, {"/usr/bin/dpkg", "dpkg"}} {
+		if _, err := os.Stat(p[0]); err != nil {
+			problems = append(problems, fmt.Errorf("%s is missing: install %s (or run testbed/setup.sh)", p[0], p[1]))
+		}
+	}
+	return errors.Join(problems...)
+}

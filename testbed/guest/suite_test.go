@@ -1,0 +1,35 @@
+package guest
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// What core/kernel and core/wireguard promise holds with the kernel's own
+// WireGuard. Outside of the guest the same tests run with the built-in device,
+// where the kernel has none.
+func TestKernelSuite(t *testing.T) {
+	need(t, Check())
+	g := &Guest{
+		Programs: host(t, "sh", "ip", "nft", "awk", "sed", "ls", "cat", "mkdir", "sysctl", "true"),
+		// Names of protocols, for ip rule.
+		Files: map[string][]byte{"/etc/protocols": []byte("icmp 1\ntcp 6\nudp 17\nipv6-icmp 58\n")},
+	}
+	tests := []string{"wireguard", "kernel"}
+	for _, name := range tests {
+		g.Programs["/"+name+".test"] = build(t, "test", "./core/"+name)
+		g.Commands = append(g.Commands, Command{Args: []string{"/" + name + ".test", "-test.v", "-test.timeout=8m"}})
+	}
+	for i, r := range boot(t, g, 10*time.Minute, Here) {
+		// A skipped test, or none, proves nothing.
+		if passed := strings.Count("\n"+r.Output, "\n--- PASS"); passed == 0 || strings.Contains(r.Output, "--- SKIP") {
+			t.Errorf("%s: %d tests passed; none may be skipped:\n%s", tests[i], passed, r.Output)
+		} else {
+			t.Logf("%s: %d tests passed", tests[i], passed)
+		}
+		if tests[i] == "kernel" && !strings.Contains(r.Output, "kind=kernel") {
+			t.Errorf("the kernel's WireGuard was not used:\n%s", r.Output)
+		}
+	}
+}
