@@ -12,9 +12,12 @@ import (
 // have, at most one per subnet of the Snapshot, IPv4 first. A node that
 // already has one keeps it, whatever joins or leaves. Otherwise the serving
 // gateway and the first `gateways` candidates of a location, and every node
-// that meshes itself (granularity cross or full), claim the lowest free
-// address; nobody else needs one. The agent publishes a claim, reads it
-// back, and uses it only if nobody else holds it then.
+// that meshes itself (granularity cross or full), claim a free address; nobody
+// else needs one. Of several that have none yet, the oldest claims the lowest
+// free address, the next one the next: a cluster whose nodes all start at once
+// would otherwise want one and the same, in as many rounds as it has nodes. The
+// agent publishes a claim, reads it back, and uses it only if nobody else holds
+// it then.
 //
 // An exhausted subnet is an error that concerns this node alone; the addresses
 // found so far come with it.
@@ -23,11 +26,8 @@ func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error
 	if me == nil {
 		return nil, nil
 	}
-	ls := Locations(s)
-	wants := meshesItself(me)
-	if l := locationOf(ls, me.Location); l != nil && !wants {
-		wants = l.Gateway == me || slices.Contains(l.Candidates[:min(gateways, len(l.Candidates))], me)
-	}
+	wanting := claimants(s, gateways)
+	wants := slices.Contains(wanting, me)
 	var out []netip.Addr
 	var failed error
 	for _, subnet := range s.WireGuardSubnets {
@@ -38,7 +38,13 @@ func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error
 		if !wants {
 			continue
 		}
-		free := lowestFree(s, self, subnet)
+		before := 0
+		for _, n := range wanting {
+			if n != me && older(n, me) && !holds(n, subnet).IsValid() {
+				before++
+			}
+		}
+		free := nextFree(s, self, subnet, before)
 		if !free.IsValid() {
 			failed = fmt.Errorf("no free address in %s for node %s: every address is held by a node; use a larger --subnet", subnet, self)
 			continue
@@ -46,6 +52,20 @@ func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error
 		out = append(out, free)
 	}
 	return out, failed
+}
+
+// claimants are the nodes that need a WireGuard address.
+func claimants(s model.Snapshot, gateways int) []*model.Node {
+	var out []*model.Node
+	for _, l := range Locations(s) {
+		armed := l.Candidates[:min(gateways, len(l.Candidates))]
+		for _, n := range l.Nodes {
+			if meshesItself(n) || n == l.Gateway || slices.Contains(armed, n) {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
 }
 
 func holds(n *model.Node, subnet netip.Prefix) netip.Addr {
@@ -79,7 +99,10 @@ func older(a, b *model.Node) bool {
 	return a.Name < b.Name
 }
 
-func lowestFree(s model.Snapshot, self string, subnet netip.Prefix) netip.Addr {
+// nextFree returns the free address that has so many free ones before it. Where
+// there are not as many it counts again from the lowest: a node that could claim
+// may never do so.
+func nextFree(s model.Snapshot, self string, subnet netip.Prefix, before int) netip.Addr {
 	taken := make(map[netip.Addr]bool)
 	for i := range s.Nodes {
 		if s.Nodes[i].Name == self {
@@ -89,12 +112,16 @@ func lowestFree(s model.Snapshot, self string, subnet netip.Prefix) netip.Addr {
 			taken[a] = true
 		}
 	}
+	var free []netip.Addr
 	// The subnet's own address is left out: on many systems it means "any
 	// address here".
-	for a := subnet.Masked().Addr().Next(); subnet.Contains(a); a = a.Next() {
+	for a := subnet.Masked().Addr().Next(); subnet.Contains(a) && len(free) <= before; a = a.Next() {
 		if !taken[a] {
-			return a
+			free = append(free, a)
 		}
 	}
-	return netip.Addr{}
+	if len(free) == 0 {
+		return netip.Addr{}
+	}
+	return free[before%len(free)]
 }

@@ -82,9 +82,10 @@ func TestAddresses(t *testing.T) {
 		want, err         string
 	}{
 		{"lowest free", east, "e1", "10.4.0.0/16", "10.4.0.1", ""},
-		{"a second candidate claims too", east + "node w1 location=west wg=10.4.0.1", "e2", "10.4.0.0/16", "10.4.0.2", ""},
+		{"a second candidate claims too, beside the first", east + "node w1 location=west wg=10.4.0.1", "e2", "10.4.0.0/16", "10.4.0.3", ""},
+		{"the first has claimed", "node e1 location=east leader wg=10.4.0.2\nnode e2 location=east\nnode w1 location=west wg=10.4.0.1", "e2", "10.4.0.0/16", "10.4.0.3", ""},
 		{"a third does not", east, "e3", "10.4.0.0/16", "", ""},
-		{"unless it meshes itself", "node e1 location=e\nnode e2 location=e\nnode e3 location=e granularity=cross", "e3", "10.4.0.0/16", "10.4.0.1", ""},
+		{"unless it meshes itself", "node e1 location=e\nnode e2 location=e\nnode e3 location=e granularity=cross", "e3", "10.4.0.0/16", "10.4.0.3", ""},
 		{"a third that has one keeps it", "node e1 location=e\nnode e2 location=e\nnode e3 location=e wg=10.4.0.7", "e3", "10.4.0.0/16", "10.4.0.7", ""},
 		{"joining moves nobody", "node a location=a\nnode b location=b wg=10.4.0.1\nnode c location=c wg=10.4.0.2", "a", "10.4.0.0/16", "10.4.0.3", ""},
 		{"nor does leaving", "node c location=c wg=10.4.0.2", "c", "10.4.0.0/16", "10.4.0.2", ""},
@@ -92,6 +93,7 @@ func TestAddresses(t *testing.T) {
 		{"two hold one: the lower UID keeps it", "node a location=a wg=10.4.0.1\nnode b location=b wg=10.4.0.1", "a", "10.4.0.0/16", "10.4.0.1", ""},
 		{"two hold one: the other claims anew", "node a location=a wg=10.4.0.1\nnode b location=b wg=10.4.0.1", "b", "10.4.0.0/16", "10.4.0.2", ""},
 		{"exhausted", "node a location=a wg=10.4.0.1\nnode b location=b wg=10.4.0.2\nnode c location=c wg=10.4.0.3\nnode d location=d", "d", "10.4.0.0/30", "", "no free address in 10.4.0.0/30"},
+		{"fewer free ones than nodes before it", "node a location=a\nnode b location=b wg=10.4.0.2\nnode c location=c wg=10.4.0.3\nnode d location=d", "d", "10.4.0.0/30", "10.4.0.1", ""},
 		{"exhaustion leaves the others alone", "node a location=a wg=10.4.0.1\nnode b location=b wg=10.4.0.2\nnode c location=c wg=10.4.0.3\nnode d location=d", "c", "10.4.0.0/30", "10.4.0.3", ""},
 		{"both families", "node a location=a\nnode b location=b wg=10.4.0.1,fd04::1", "a", "10.4.0.0/16,fd04::/64", "10.4.0.2 fd04::2", ""},
 	} {
