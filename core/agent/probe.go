@@ -18,6 +18,11 @@ const (
 	// probesPerTick bounds what one tick sends, whatever the cluster's size;
 	// with more targets each has its turn less often.
 	probesPerTick = 50
+	// repeatInterval is after how long the first probe to a target is repeated,
+	// with the same number, as often as the tick's bound leaves room. Whether
+	// a new tunnel answers is known about when it does, and so the two ends of a
+	// link that comes up move to it at almost the same moment.
+	repeatInterval = 100 * time.Millisecond
 )
 
 // target is a location, or a node with a link of its own, to ask through the
@@ -50,6 +55,9 @@ type answers struct {
 // silent is true once probesLost probes in a row went unanswered, each of which
 // had a tick's time to be answered. Judge it before sending the next.
 func (a *answers) silent() bool { return a.asked-a.answered >= probesLost }
+
+// young tells that only the first probe was sent, and not answered yet.
+func (a *answers) young() bool { return a.asked == 1 && a.answered == 0 }
 
 // heard takes an answer to the probe whose number ends in seq.
 func (a *answers) heard(seq uint16) {
@@ -127,44 +135,69 @@ func (p *prober) Run(ctx context.Context) error {
 	}()
 	defer ticks.Stop()
 
+	// socket to ask from that address; nil where there is none.
+	socket := func(from netip.Addr) echo {
+		if s := sockets[from]; s != nil {
+			return s
+		}
+		s, err := p.open(from)
+		if err != nil {
+			// The address may not be there yet: as good as no answer.
+			p.log.Debug("cannot probe", "from", from, "error", err)
+			return nil
+		}
+		sockets[from] = s
+		readers.Go(func() {
+			for {
+				from, seq, err := s.Receive()
+				select {
+				case replies <- reply{s, from, seq, err}:
+				case <-ctx.Done():
+					return
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+		return s
+	}
+	ask := func(t target, seq uint64) {
+		s := socket(t.From)
+		if s == nil {
+			return
+		}
+		if err := s.Send(t.To, uint16(seq)); err != nil {
+			p.log.Debug("probe not sent", "place", t.Place, "to", t.To, "error", err)
+		}
+	}
+	var (
+		room int              // for repetitions before the next tick
+		soon <-chan time.Time // when the next are due; nil: none are
+	)
+	arm := func() {
+		soon = nil
+		for _, a := range known {
+			if a.young() && room > 0 {
+				soon = time.After(repeatInterval)
+				return
+			}
+		}
+	}
 	send := func() {
-		for range min(len(targets), probesPerTick) {
+		turns := min(len(targets), probesPerTick)
+		for range turns {
 			t := targets[turn%len(targets)]
 			turn = (turn + 1) % len(targets)
 			a := known[t]
 			if a.silent() {
 				p.tell(t.Place, false)
 			}
-			s := sockets[t.From]
-			if s == nil {
-				opened, err := p.open(t.From)
-				if err != nil {
-					// The address may not be there yet: as good as no answer.
-					p.log.Debug("cannot probe", "from", t.From, "error", err)
-					a.asked++
-					continue
-				}
-				s = opened
-				sockets[t.From] = s
-				readers.Go(func() {
-					for {
-						from, seq, err := s.Receive()
-						select {
-						case replies <- reply{s, from, seq, err}:
-						case <-ctx.Done():
-							return
-						}
-						if err != nil {
-							return
-						}
-					}
-				})
-			}
 			a.asked++
-			if err := s.Send(t.To, uint16(a.asked)); err != nil {
-				p.log.Debug("probe not sent", "place", t.Place, "to", t.To, "error", err)
-			}
+			ask(t, a.asked)
 		}
+		room = probesPerTick - turns
+		arm()
 	}
 
 	for {
@@ -218,6 +251,15 @@ func (p *prober) Run(ctx context.Context) error {
 					}
 				}
 			}
+
+		case <-soon:
+			for t, a := range known {
+				if a.young() && room > 0 {
+					room--
+					ask(t, a.asked)
+				}
+			}
+			arm()
 
 		case <-tick:
 			send()

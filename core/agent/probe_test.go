@@ -148,6 +148,42 @@ func TestProberTellsTransitions(t *testing.T) {
 	})
 }
 
+// A target that is not there yet when it is first asked is known soon after it
+// is there, and one that stays away is not asked more than others for ever.
+func TestFirstProbeIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		east, west, me := netip.MustParseAddr("10.4.0.1"), netip.MustParseAddr("10.4.0.2"), netip.MustParseAddr("10.0.0.2")
+		e := &ether{up: map[netip.Addr]bool{}, asked: map[netip.Addr]int{}, opened: map[netip.Addr]int{}}
+		p := newProber(e.open, func() {}, slog.New(slog.DiscardHandler))
+		go func() { _ = p.Run(ctx) }()
+
+		p.Set([]target{{place{Node: "west"}, west, me}, {place{Node: "east"}, east, me}})
+		time.Sleep(250 * time.Millisecond)
+		e.set(west, true)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if !p.Live()[place{Node: "west"}] {
+			t.Error("west is there for 100 ms and not known to be")
+		}
+		if n := e.asks(west); n != 4 {
+			t.Errorf("west was asked %d times in 350 ms, want 4", n)
+		}
+		time.Sleep(600*time.Millisecond + 10*time.Second)
+		synctest.Wait()
+		if n := e.asks(west); n != 4+10 {
+			t.Errorf("west, which answers, was asked %d times, want once a tick after its answer: 14", n)
+		}
+		if n := e.asks(east); n > 10+11 {
+			t.Errorf("east, which does not answer, was asked %d times, want ten times in the first second and once a tick", n)
+		}
+		if live, known := p.Live()[place{Node: "east"}]; live || !known {
+			t.Errorf("east is held for live=%t known=%t after 11 s of silence", live, known)
+		}
+	})
+}
+
 // However many locations there are, a second has a bounded number of probes,
 // and each location has its turn.
 func TestProbesAreBounded(t *testing.T) {
