@@ -134,7 +134,7 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.Var(&o.encapsulate, "encapsulate", "when traffic to the gateway is encapsulated inside a location: always, crosssubnet or never; on Flannel its own backend decides")
 	fs.StringVar(&o.topologyLabel, "topology-label", "topology.kubernetes.io/region", "label of a Node that names its location, where neither annotation nor label kilo.squat.ai/location does")
 	fs.Var(&o.subnets, "subnet", "prefix that WireGuard addresses are taken from; at most one per family, the same on all nodes")
-	fs.Var(&o.serviceCIDRs, "service-cidr", "Service addresses of the cluster; may be given several times. They are never taken for endpoints or by Peers")
+	fs.Var(&o.serviceCIDRs, "service-cidr", "ranges of Service addresses, which are never taken for endpoints or by Peers; may be given several times. Default: what the API server tells (ServiceCIDR, from Kubernetes 1.33 on)")
 	fs.IntVar(&o.gateways, "gateways", 2, "how many nodes of each location are prepared to be its gateway; one serves")
 	fs.DurationVar(&o.resync, "resync-period", 30*time.Second, "how often everything is compared again without an event")
 

@@ -8,6 +8,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -25,6 +26,7 @@ const writeTimeout = 15 * time.Second
 type clients struct {
 	core          rest.Interface
 	discovery     rest.Interface
+	networking    rest.Interface
 	authorization rest.Interface
 	peers         dynamic.ResourceInterface
 }
@@ -42,7 +44,7 @@ func newClients(c *rest.Config, userAgent string) (*clients, error) {
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, authorizationv1.AddToScheme,
+		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, authorizationv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("API client: %w", err)
@@ -59,6 +61,7 @@ func newClients(c *rest.Config, userAgent string) (*clients, error) {
 	out := &clients{
 		core:          typed(corev1.SchemeGroupVersion, "/api"),
 		discovery:     typed(discoveryv1.SchemeGroupVersion, "/apis"),
+		networking:    typed(networkingv1.SchemeGroupVersion, "/apis"),
 		authorization: typed(authorizationv1.SchemeGroupVersion, "/apis"),
 	}
 	if err != nil {

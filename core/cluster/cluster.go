@@ -37,8 +37,9 @@ type Config struct {
 	Node string
 	// TopologyLabel names a Node's region where nobody says its location.
 	TopologyLabel string
-	// WireGuardSubnets, ServicePrefixes and APIServers go into snapshots;
-	// what the API server tells of its own addresses is added to the last.
+	// WireGuardSubnets, ServicePrefixes and APIServers go into snapshots. What
+	// the API server tells of its own addresses is added to the last, what it
+	// tells of Services counts where ServicePrefixes is empty.
 	WireGuardSubnets []netip.Prefix
 	ServicePrefixes  []netip.Prefix
 	APIServers       []netip.AddrPort
@@ -69,18 +70,20 @@ type Cluster struct {
 	writing sync.Mutex // one write to the own Node at a time
 
 	mu      sync.Mutex
-	watched []*source // nodes, peers, slices; nil before Run
+	watched []*source // nodes, peers, slices, services; nil before Run
 	nodes   map[string]nodeEntry
 	peers   map[string]peerEntry
 	slices  map[string][]netip.AddrPort
-	claims  Claims
-	moment  Moment
-	own     *corev1.Node // as last watched
-	written *corev1.Node // as the API server answered our last write
-	inputs  model.Inputs // of own, with what is wrong with them
-	wrong   []model.Warning
-	kept    kept  // what an earlier process left
-	view    *view // nil after a change
+	// services are the ranges of Services by name of ServiceCIDR.
+	services map[string][]netip.Prefix
+	claims   Claims
+	moment   Moment
+	own      *corev1.Node // as last watched
+	written  *corev1.Node // as the API server answered our last write
+	inputs   model.Inputs // of own, with what is wrong with them
+	wrong    []model.Warning
+	kept     kept  // what an earlier process left
+	view     *view // nil after a change
 }
 
 type nodeEntry struct {
@@ -108,16 +111,17 @@ func New(c Config) *Cluster {
 		c.Log = slog.Default()
 	}
 	out := &Cluster{
-		config:  c,
-		log:     c.Log,
-		connect: sync.OnceValues(func() (*clients, error) { return newClients(c.REST, "kg/"+cmp.Or(c.Version, "unknown")) }),
-		server:  serverOf(c.REST),
-		changed: make(chan struct{}, 1),
-		nodes:   make(map[string]nodeEntry),
-		peers:   make(map[string]peerEntry),
-		slices:  make(map[string][]netip.AddrPort),
-		moment:  Listed,
-		events:  newEvents(),
+		config:   c,
+		log:      c.Log,
+		connect:  sync.OnceValues(func() (*clients, error) { return newClients(c.REST, "kg/"+cmp.Or(c.Version, "unknown")) }),
+		server:   serverOf(c.REST),
+		changed:  make(chan struct{}, 1),
+		nodes:    make(map[string]nodeEntry),
+		peers:    make(map[string]peerEntry),
+		slices:   make(map[string][]netip.AddrPort),
+		services: make(map[string][]netip.Prefix),
+		moment:   Listed,
+		events:   newEvents(),
 	}
 	out.names = newNames(c.Lookup, out.touch)
 	if c.Dir != "" {
@@ -161,6 +165,11 @@ func (c *Cluster) open(clients *clients) []*source {
 	peers.changed, peers.deleted = c.peerChanged, c.peerDeleted
 	slices.changed, slices.deleted = c.sliceChanged, c.sliceDeleted
 	all := []*source{nodes, peers, slices}
+	if len(c.config.ServicePrefixes) == 0 {
+		services := serviceSource(clients)
+		services.changed, services.deleted = c.serviceChanged, c.serviceDeleted
+		all = append(all, services)
+	}
 	for _, s := range all {
 		s.report, s.log = c.touch, c.log
 	}
@@ -237,16 +246,16 @@ func (c *Cluster) look() *view {
 	v := &view{complete: len(c.watched) > 0}
 	s := model.Snapshot{
 		WireGuardSubnets: c.config.WireGuardSubnets,
-		ServicePrefixes:  c.config.ServicePrefixes,
+		ServicePrefixes:  c.servicesKnown(),
 	}
 	self := "node/" + c.config.Node
-	answered := make([]bool, 3)
+	answered := make([]bool, 4)
 	for i, source := range c.watched {
 		var trouble string
 		if answered[i], trouble = source.state(); trouble != "" {
 			v.warnings = append(v.warnings, model.Warning{Kind: CannotWatch, Object: self, Message: source.name + ": " + trouble})
 		}
-		v.complete = v.complete && answered[i]
+		v.complete = v.complete && (answered[i] || source.optional)
 	}
 	if answered[0] {
 		// Sorted by name from the start: Nodes are large to move about.
@@ -276,6 +285,7 @@ func (c *Cluster) look() *view {
 	s.APIServers = c.apiServers(answered[2])
 	s.Sort()
 	v.warnings = append(v.warnings, c.resolveAll(&s)...)
+	v.warnings = append(v.warnings, subnetWarnings(self, &s)...)
 
 	s, more := Resolve(c.claims, s)
 	v.warnings = append(v.warnings, more...)

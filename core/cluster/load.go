@@ -3,11 +3,10 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -62,32 +61,20 @@ func Load(ctx context.Context, c Config) (model.Snapshot, []model.Warning, error
 		}
 	}
 	if len(s.ServicePrefixes) == 0 {
-		s.ServicePrefixes = servicePrefixes(ctx, clients)
+		// Nobody has to be allowed to see them: none is an answer.
+		var services networkingv1.ServiceCIDRList
+		if clients.networking.Get().Resource("servicecidrs").Do(ctx).Into(&services) == nil {
+			for i := range services.Items {
+				s.ServicePrefixes = append(s.ServicePrefixes, servicePrefixes(&services.Items[i])...)
+			}
+			s.ServicePrefixes = sorted(s.ServicePrefixes)
+		}
 	}
 	s.Sort()
 
 	s, more := Resolve(claims, s)
 	warnings = append(warnings, more...)
 	s, more = Admit(s)
+	warnings = append(warnings, subnetWarnings("cluster", &s)...)
 	return s, append(warnings, more...), nil
-}
-
-// servicePrefixes asks for the ranges of Services, which API servers tell from
-// Kubernetes 1.33 on. Nobody has to be allowed to see them: none is an answer.
-func servicePrefixes(ctx context.Context, c *clients) (out []netip.Prefix) {
-	var list struct {
-		Items []struct {
-			Spec struct {
-				CIDRs []netip.Prefix `json:"cidrs"`
-			} `json:"spec"`
-		} `json:"items"`
-	}
-	text, err := c.core.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").SetHeader("Accept", "application/json").Do(ctx).Raw()
-	if err != nil || json.Unmarshal(text, &list) != nil {
-		return nil
-	}
-	for _, item := range list.Items {
-		out = append(out, item.Spec.CIDRs...)
-	}
-	return sorted(out)
 }

@@ -15,6 +15,9 @@ import (
 type Permission struct {
 	Verb, Group, Resource string
 	Namespace             string // "": the whole cluster
+	// Optional tells that the mesh runs without it: what is missing then is
+	// said where it is missed.
+	Optional bool
 }
 
 // String returns it as a sentence's part: "list endpointslices.discovery.k8s.io
@@ -45,11 +48,13 @@ func Permissions() []Permission {
 		{Verb: "list", Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: defaultNS},
 		{Verb: "watch", Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: defaultNS},
 		{Verb: "create", Resource: "events", Namespace: defaultNS},
+		{Verb: "list", Group: "networking.k8s.io", Resource: "servicecidrs", Optional: true},
+		{Verb: "watch", Group: "networking.k8s.io", Resource: "servicecidrs", Optional: true},
 	}
 }
 
 // MissingPermissions asks the API server which of Permissions this process
-// lacks, and names them. The error is about the asking.
+// lacks, and names those that are not optional. The error is about the asking.
 func (c *Cluster) MissingPermissions(ctx context.Context) ([]string, error) {
 	clients, err := c.connect()
 	if err != nil {
@@ -59,6 +64,9 @@ func (c *Cluster) MissingPermissions(ctx context.Context) ([]string, error) {
 	defer cancel()
 	var missing []string
 	for _, p := range Permissions() {
+		if p.Optional {
+			continue
+		}
 		review := authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: p.attributes()}}
 		var answer authorizationv1.SelfSubjectAccessReview
 		if err := clients.authorization.Post().Resource("selfsubjectaccessreviews").Body(&review).Do(ctx).Into(&answer); err != nil {

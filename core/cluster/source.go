@@ -34,12 +34,14 @@ type source struct {
 	// to last for settle, since an API server that has just started does not
 	// know its own rules yet and refuses what it will grant.
 	absent, forbidden bool
-	example           runtime.Object
-	list              func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch             func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	slim              cache.TransformFunc
-	changed           func(object any, initial bool)
-	deleted           func(object any)
+	// optional tells that a snapshot is complete without a word of this source.
+	optional bool
+	example  runtime.Object
+	list     func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch    func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	slim     cache.TransformFunc
+	changed  func(object any, initial bool)
+	deleted  func(object any)
 	// report is called when answered or trouble changed.
 	report func()
 	log    *slog.Logger
