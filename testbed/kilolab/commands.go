@@ -80,10 +80,14 @@ func up(ctx context.Context, k *call) error {
 		return err
 	}
 	_, err = lab.Up(ctx, s, opts)
-	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("interrupted; kilolab down --name %s removes what is there", k.name)
+	if err != nil && ctx.Err() != nil {
+		return interrupted(k.name)
 	}
 	return err
+}
+
+func interrupted(name string) error {
+	return fmt.Errorf("interrupted; kilolab down --name %s removes what is there", name)
 }
 
 // demo may be called again and again.
@@ -97,16 +101,22 @@ func demo(ctx context.Context, k *call) error {
 		return err
 	}
 	l, err := lab.Open(k.name)
-	if errors.Is(err, lab.ErrNoLab) {
+	switch given := k.given(); {
+	case err == nil && given != nil:
+		return fmt.Errorf("lab %s is up already and %s would change nothing: take it down first (kilolab down --name %s)", k.name, strings.Join(given, " "), k.name)
+	case err == nil:
+		fmt.Printf("lab %s is up already\n", k.name)
+	case errors.Is(err, lab.ErrNoLab):
 		l, err = lab.Up(ctx, s, opts)
-	} else if err != nil {
-		// The remains of an interrupted run.
+	default:
+		fmt.Printf("removing the remains of an earlier run: %v\n", err)
 		if err := lab.Down(ctx, k.name); err != nil {
 			return err
 		}
 		l, err = lab.Up(ctx, s, opts)
-	} else {
-		fmt.Printf("lab %s is up already\n", k.name)
+	}
+	if err != nil && ctx.Err() != nil {
+		return interrupted(k.name)
 	}
 	if err != nil {
 		return err

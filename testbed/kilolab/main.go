@@ -159,6 +159,17 @@ func (k *call) parse(least, most int) ([]string, error) {
 	return words, nil
 }
 
+// given are the flags on the command line other than --name.
+func (k *call) given() []string {
+	var flags []string
+	k.flags.Visit(func(f *flag.Flag) {
+		if f.Name != "name" {
+			flags = append(flags, "--"+f.Name)
+		}
+	})
+	return flags
+}
+
 // repeated is a flag that may be given several times.
 type repeated []string
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -80,7 +81,8 @@ func (m *Machine) UninstallAgent(ctx context.Context) error {
 }
 
 // UpgradeAgents replaces the agent's binary ("": built anew from the source
-// tree) and restarts all agents, one after the other.
+// tree) and restarts all agents, one after the other, each when the one before
+// it is ready, as a DaemonSet's rolling update does.
 func (l *Lab) UpgradeAgents(ctx context.Context, binary string) error {
 	if err := l.provideAgent(ctx, binary); err != nil {
 		return err
@@ -92,6 +94,37 @@ func (l *Lab) UpgradeAgents(ctx context.Context, binary string) error {
 		if err := n.RestartAgent(ctx); err != nil {
 			return err
 		}
+		if err := n.WaitForAgent(ctx, 30*time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WaitForAgent waits until the machine's agent says that it is ready. The error
+// has what it says instead.
+func (m *Machine) WaitForAgent(ctx context.Context, limit time.Duration) error {
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var last error
+	if poll(wait, 100*time.Millisecond, func() bool {
+		last = m.agentReady(wait)
+		return last == nil
+	}) != nil {
+		return fmt.Errorf("after %s: %w", limit, last)
+	}
+	return nil
+}
+
+// agentReady says in one line why the machine's agent is not ready; nil if it
+// is.
+func (m *Machine) agentReady(ctx context.Context) error {
+	if m.Daemon(agentDaemon) == 0 {
+		return fmt.Errorf("%s: the agent does not run; its log ends:\n%s", m.Name, logTail(m.LogFile(agentDaemon), 5))
+	}
+	if _, err := m.AgentGet(ctx, "/readyz"); err != nil {
+		line, _, _ := strings.Cut(err.Error(), "\n") // the first sentence of many
+		return errors.New(line)
 	}
 	return nil
 }
@@ -111,12 +144,8 @@ func (l *Lab) WaitForMesh(ctx context.Context, limit time.Duration) (Matrix, err
 	if poll(ctx, 250*time.Millisecond, func() bool {
 		unready = nil
 		for _, n := range l.Agents() {
-			if n.Daemon(agentDaemon) == 0 {
-				unready = append(unready, n.Name+": the agent does not run; its log ends:\n"+logTail(n.LogFile(agentDaemon), 5))
-			} else if _, err := n.AgentGet(ctx, "/readyz"); err != nil {
-				// The first sentence of many.
-				line, _, _ := strings.Cut(err.Error(), "\n")
-				unready = append(unready, line)
+			if err := n.agentReady(ctx); err != nil {
+				unready = append(unready, err.Error())
 			}
 		}
 		return len(unready) == 0

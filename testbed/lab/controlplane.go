@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kilo-overlay/kilo/testbed/tools"
 )
 
@@ -151,6 +154,8 @@ func (l *Lab) startControlPlane(ctx context.Context) error {
 	return l.applyManifests(ctx)
 }
 
+// waitForAPI waits until the API server is ready and has made the namespaces
+// that it makes by itself, which it does some time later.
 func (l *Lab) waitForAPI(ctx context.Context, limit time.Duration) error {
 	client, err := l.Client("admin")
 	if err != nil {
@@ -160,8 +165,15 @@ func (l *Lab) waitForAPI(ctx context.Context, limit time.Duration) error {
 	defer cancel()
 	var last error
 	if poll(ctx, 100*time.Millisecond, func() bool {
-		_, last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Raw()
-		return last == nil
+		if _, last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Raw(); last != nil {
+			return false
+		}
+		for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, corev1.NamespaceNodeLease} {
+			if _, last = client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); last != nil {
+				return false
+			}
+		}
+		return true
 	}) != nil {
 		return fmt.Errorf("the API server is not ready after %s: %w\nits log ends:\n%s", limit, last,
 			logTail(l.logFile(l.Spec.controlPlane().Name, tools.KubeAPIServer), 10))
@@ -180,18 +192,11 @@ func (l *Lab) applyManifests(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(files[0]), 0o755); err != nil {
 		return err
 	}
-	text := labManifest
-	if _, err := os.Stat(filepath.Join(root, "manifests", "rbac.yaml")); err != nil {
-		text += stopgapManifest
-	}
-	if err := os.WriteFile(files[0], []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(files[0], []byte(labManifest), 0o644); err != nil {
 		return err
 	}
 	for _, name := range []string{"crds.yaml", "rbac.yaml"} {
-		file := filepath.Join(root, "manifests", name)
-		if _, err := os.Stat(file); err == nil {
-			files = append(files, file)
-		}
+		files = append(files, filepath.Join(root, "manifests", name))
 	}
 	args := []string{"apply", "--server-side", "--force-conflicts", "--filename=" + strings.Join(files, ",")}
 	_, err = l.Kubectl(ctx, args...)

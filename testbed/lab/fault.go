@@ -27,11 +27,11 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	if m.Alive() {
 		return fmt.Errorf("%s is powered on already", m.Name)
 	}
-	return m.lab.run(ctx, m)
+	return m.lab.switchOn(ctx, m)
 }
 
-// run boots a machine of a lab that is up, and starts everything on it.
-func (l *Lab) run(ctx context.Context, m *Machine) error {
+// switchOn boots a machine of a lab that is up, and starts everything on it.
+func (l *Lab) switchOn(ctx context.Context, m *Machine) error {
 	if err := l.boot(ctx, m.loc, m.spec); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (l *Lab) Join(ctx context.Context, location string, n Node) (*Machine, erro
 		return nil, err
 	}
 	m := l.Machine(n.Name)
-	return m, l.run(ctx, m)
+	return m, l.switchOn(ctx, m)
 }
 
 // Leave takes a machine out of the cluster for good: power, Node, Pods, disk.

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -207,10 +206,15 @@ func (l *Lab) StartAgents(ctx context.Context) error {
 // Open returns the lab of that name ("" is default), or ErrNoLab.
 func Open(name string) (*Lab, error) {
 	l, complete, err := open(name)
-	if err == nil && !complete {
+	switch {
+	case err != nil:
+		return nil, err
+	case !complete:
 		return nil, fmt.Errorf("lab %s is coming up, or never came up to its end: take it down first (kilolab down --name %s)", l.Name, l.Name)
+	case !l.Internet().Alive():
+		return nil, fmt.Errorf("lab %s is on disk but nothing of it runs, as after a reboot: take it down first (kilolab down --name %s)", l.Name, l.Name)
 	}
-	return l, err
+	return l, nil
 }
 
 // open is Open for labs that are still coming up, too.
@@ -317,74 +321,6 @@ func (l *Lab) save(complete bool) error {
 		return err
 	}
 	return os.Rename(fresh, l.path("lab.json"))
-}
-
-// buildHelper puts the lab's own helper (kubelet and pod process) beside its
-// other files: the running program when that is kilolab, else one built from
-// the source tree, as in a test.
-func (l *Lab) buildHelper(ctx context.Context) error {
-	if exe, err := os.Executable(); err == nil && filepath.Base(exe) == "kilolab" {
-		return copyFile(exe, l.path("bin", "kilolab"))
-	}
-	return l.goBuild(ctx, "./testbed/kilolab", l.path("bin", "kilolab"))
-}
-
-// goBuild builds a command of the source tree. It is built at one place for all
-// labs, where the Go command sees at a glance that nothing has changed, and
-// copied from there.
-func (l *Lab) goBuild(ctx context.Context, pkg, out string) error {
-	root, err := tools.SourceRoot()
-	if err != nil {
-		return err
-	}
-	cache, err := tools.CacheDir()
-	if err != nil {
-		return err
-	}
-	shared := filepath.Join(cache, "built", filepath.Base(pkg))
-	if err := os.MkdirAll(filepath.Dir(shared), 0o755); err != nil {
-		return err
-	}
-	// One at a time, or a copy may be taken of what another is writing.
-	held, err := os.OpenFile(shared+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	defer held.Close()
-	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
-		return err
-	}
-	l.say("building %s", pkg)
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", shared, pkg)
-	cmd.Dir = root
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build %s: %w\n%s", pkg, err, text)
-	}
-	return copyFile(shared, out)
-}
-
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	fresh := to + ".new" // the old one may be running
-	out, err := os.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return err
-	}
-	if err := out.Close(); err != nil {
-		return err
-	}
-	return os.Rename(fresh, to)
 }
 
 // say prints a line of progress with the seconds since the lab began.
