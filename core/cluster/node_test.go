@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -207,6 +208,31 @@ func TestReady(t *testing.T) {
 	} {
 		if got, _ := cluster.ParseNode(c.node, region); got.Ready != c.want {
 			t.Errorf("%s: ready %v, want %v", c.name, got.Ready, c.want)
+		}
+	}
+}
+
+// A wall clock that is a day off, the node's own or the control plane's, makes no
+// difference: nothing is read that is a time.
+func TestClocksDoNotMatter(t *testing.T) {
+	now := time.Now()
+	at := func(offset time.Duration) *corev1.Node {
+		n := west("last-seen=" + strconv.FormatInt(now.Add(offset).Unix(), 10)) // Kilo's
+		then := metav1.NewTime(now.Add(offset))
+		n.CreationTimestamp = then
+		n.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: then, LastTransitionTime: then},
+			{Type: "KiloMesh", Status: corev1.ConditionFalse, LastHeartbeatTime: then, LastTransitionTime: then},
+		}
+		return n
+	}
+	want, _ := cluster.ParseNode(at(0), region)
+	wantInputs, _ := cluster.ParseInputs(at(0), region)
+	for _, offset := range []time.Duration{-24 * time.Hour, -time.Minute, 24 * time.Hour} {
+		got, warnings := cluster.ParseNode(at(offset), region)
+		inputs, _ := cluster.ParseInputs(at(offset), region)
+		if diff := cmp.Diff(want, got, byValue) + cmp.Diff(wantInputs, inputs, byValue); diff != "" || len(warnings) > 0 {
+			t.Errorf("%s off: %v\n%s", offset, warnings, diff)
 		}
 	}
 }
