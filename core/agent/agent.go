@@ -62,6 +62,8 @@ type Kernel interface {
 	Watch(ctx context.Context, changed func()) error
 	// Peers returns what the WireGuard device knows of its peers.
 	Peers(ctx context.Context) ([]PeerStatus, error)
+	// Greet has the device speak to a peer at once.
+	Greet(ctx context.Context, key model.Key) error
 }
 
 // ErrNotYet is what a Device that somebody else is to make wraps while it is
@@ -157,6 +159,7 @@ type Agent struct {
 
 	// What follows belongs to the loop.
 	memory     memory
+	greeter    *greeter
 	host       model.Host
 	device     Device
 	applied    *state.State // the wanted state that was last applied without an error; nil: none
@@ -191,6 +194,7 @@ func New(c Config) *Agent {
 	a.cni = newDiscoverer(c.Adapter, c.ResyncPeriod, func() { a.wake.Wake(becauseAdapter) }, a.failed("discover"), c.Log)
 	a.publisher = newPublisher(publishTo(c.Cluster), c.Log, a.failed("publish"))
 	a.prober = newProber(a.openEcho, func() { a.wake.Wake(becauseProbe) }, c.Log)
+	a.greeter = newGreeter(c.Key, c.Kernel, c.Log)
 	a.metrics.registry.MustRegister(&peerCollector{read: func() []PeerReport { return a.peers(context.Background()) }, now: time.Now})
 	if c.APIWrites != nil {
 		a.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

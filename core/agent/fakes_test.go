@@ -283,6 +283,8 @@ func (h *fakeHost) Peers(context.Context) ([]PeerStatus, error) {
 	return slices.Clone(h.heard), nil
 }
 
+func (h *fakeHost) Greet(context.Context, model.Key) error { return nil }
+
 func (h *fakeHost) hear(p PeerStatus) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

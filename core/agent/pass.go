@@ -60,6 +60,9 @@ func (a *Agent) pass(life context.Context, why reason) error {
 		var err error
 		report, err = a.act(ctx, w, &d)
 		note("apply", err)
+		now := time.Now()
+		a.greeter.Made(report.Done, now)
+		d.again = soonest(d.again, a.greeter.Greet(ctx, now))
 	}
 	a.prober.Set(d.targets) // not before the address is there that they are asked from
 	a.server.Listen(a.addresses(d.published.InternalIPs))

@@ -72,7 +72,7 @@ func TestOnTheRealKernel(t *testing.T) {
 			t.Fatal("the agent is ready and nothing stands in the kernel")
 		}
 
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(greetSecond + 500*time.Millisecond)
 		passes := testutil.ToFloat64(a.metrics.reconciles)
 		time.Sleep(3 * time.Second)
 		if n := testutil.ToFloat64(a.metrics.reconciles) - passes; n > 0 {

@@ -176,9 +176,9 @@ func TestPortTaken(t *testing.T) {
 	}, tools...)
 }
 
-// A device made anew says so to its peers, who still have sessions with the one
-// before it; without traffic of its own, and once.
-func TestNewPeerIsGreeted(t *testing.T) {
+// Greet makes a peer hear from the device without any traffic, once, and leaves
+// its keepalive as it is.
+func TestGreet(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		f := newFixture(t)
 		peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -191,25 +191,40 @@ func TestNewPeerIsGreeted(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := bare(f.Kernel)
-		w.Links[0].Tunnel.Peers = []state.Peer{{
-			Key: model.Key(private.PublicKey()), Endpoint: peer.LocalAddr().(*net.UDPAddr).AddrPort(),
-			AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.4.0.2/32")},
-		}}
-		now := run(t, f.Kernel, w)
-		if k := now.Links[0].Tunnel.Peers[0].Keepalive; k != 0 {
-			t.Errorf("it stays with a keepalive of %s", k)
-		}
+		p := &state.Peer{Key: model.Key(private.PublicKey()), Endpoint: peer.LocalAddr().(*net.UDPAddr).AddrPort(), AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.4.0.2/32")}}
+		w.Links[0].Tunnel.Peers = []state.Peer{*p}
+		run(t, f.Kernel, w)
 		packet := make([]byte, 2048)
-		peer.SetReadDeadline(time.Now().Add(3 * time.Second))
-		n, err := peer.Read(packet)
-		const initiation = 148 // bytes of a handshake initiation, whose type is 1
-		if err != nil || n != initiation || packet[0] != 1 {
-			t.Errorf("the peer heard %d bytes %.4x (%v), want a handshake initiation", n, packet[:n], err)
+		hears := func(within time.Duration) int {
+			peer.SetReadDeadline(time.Now().Add(within))
+			n, _ := peer.Read(packet)
+			return n
 		}
-		// WireGuard itself repeats it after five seconds.
-		peer.SetReadDeadline(time.Now().Add(2 * time.Second))
-		if n, err := peer.Read(packet); err == nil {
-			t.Errorf("and another %d bytes", n)
+		if n := hears(300 * time.Millisecond); n != 0 {
+			t.Errorf("the peer hears %d bytes before it is greeted", n)
+		}
+		if err := f.Greet(context.Background(), p.Key); err != nil {
+			t.Fatal(err)
+		}
+		const initiation = 148 // bytes of a handshake initiation, whose type is 1
+		if n := hears(3 * time.Second); n != initiation || packet[0] != 1 {
+			t.Errorf("the peer hears %d bytes %.4x, want a handshake initiation", n, packet[:n])
+		}
+		if n := hears(2 * time.Second); n != 0 { // WireGuard repeats it after five
+			t.Errorf("the peer hears another %d bytes", n)
+		}
+		run(t, f.Kernel, w)
+
+		w.Links[0].Tunnel.Peers[0].Keepalive = 25 * time.Second
+		run(t, f.Kernel, w)
+		if err := f.Greet(context.Background(), p.Key); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := f.Observe(context.Background()); err != nil || len(state.Diff(s, w)) != 0 {
+			t.Errorf("greeting changed something: %v, %v", state.Diff(s, w), err)
+		}
+		if err := f.Greet(context.Background(), model.Key{1}); err == nil {
+			t.Error("a peer that is not there was greeted")
 		}
 	}, tools...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -222,19 +223,28 @@ func (k *Kernel) setPeer(c state.SetPeer) error {
 	for _, a := range allowed {
 		p.AllowedIPs = append(p.AllowedIPs, *ipNet(a.Masked()))
 	}
-	if !c.Create || keepalive != 0 || p.Endpoint == nil {
-		return k.patch(c.Link, p)
-	}
-	// Greet a new peer: turning keepalive on sends one, and with it a
-	// handshake. A peer that had a session with the device before this one
-	// would go on using it for 15 seconds, to no effect, unless traffic of our
-	// own happened to tell it better.
-	on, off := time.Second, time.Duration(0)
-	p.PersistentKeepaliveInterval = &on
-	if err := k.patch(c.Link, p); err != nil {
+	return k.patch(c.Link, p)
+}
+
+// Greet has the device send a peer a keepalive, and with it a handshake where
+// there is no session: that is what turning keepalive on does.
+func (k *Kernel) Greet(_ context.Context, key model.Key) error {
+	d, err := device(k.iface)
+	if err != nil {
 		return err
 	}
-	return k.patch(c.Link, wgtypes.PeerConfig{PublicKey: p.PublicKey, UpdateOnly: true, PersistentKeepaliveInterval: &off})
+	i := slices.IndexFunc(d.Peers, func(p wgtypes.Peer) bool { return model.Key(p.PublicKey) == key })
+	if i < 0 {
+		return fmt.Errorf("interface %s has no peer %s to greet", k.iface, key)
+	}
+	was := d.Peers[i].PersistentKeepaliveInterval
+	set := func(keepalive time.Duration) error {
+		return k.patch(k.iface, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, PersistentKeepaliveInterval: &keepalive})
+	}
+	if was != 0 {
+		return errors.Join(set(0), set(was))
+	}
+	return errors.Join(set(time.Second), set(0))
 }
 
 func (k *Kernel) deletePeer(c state.DeletePeer) error {

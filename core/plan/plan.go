@@ -11,8 +11,8 @@ import (
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
-// DefaultKeepalive is used towards a party that is behind NAT, or from behind
-// one, where nobody asked for another interval. NAT routers forget a UDP flow
+// DefaultKeepalive is used by a node without an endpoint, which may be behind
+// NAT, where nobody asked for another interval. NAT routers forget a UDP flow
 // after 30 seconds or more (RFC 4787, REQ-5 asks for two minutes); WireGuard's
 // own documentation advises 25 seconds.
 const DefaultKeepalive = 25 * time.Second
@@ -154,6 +154,8 @@ func (p *planner) wait(format string, args ...any) {
 	p.report.Waiting = append(p.report.Waiting, fmt.Sprintf(format, args...))
 }
 
+// warn notes what is wrong. What only this node sees is about this node, for its
+// own agent is the one that tells of it.
 func (p *planner) warn(kind, object, format string, args ...any) {
 	p.report.Warnings = append(p.report.Warnings, model.Warning{Kind: kind, Object: object, Message: fmt.Sprintf(format, args...)})
 }
@@ -184,7 +186,7 @@ func (p *planner) findRemote() {
 			continue
 		}
 		if net, ok := p.connected(c.prefix); ok && (c.kind == peerKind || int(c.party) != p.own) {
-			p.warn("OnLinkElsewhere", c.object(p.snapshot),
+			p.warn("OnLinkElsewhere", "node/"+p.self.Name,
 				"%s, reached through %s, is not served on node %s: it lies in %s, a network that this node is connected to; give one of the two other addresses, or put both nodes into one location",
 				c.prefix, c.through(p.snapshot, p.locations), p.self.Name, net)
 			continue
@@ -358,9 +360,10 @@ func (p *planner) keepalive(g *model.Node) time.Duration {
 	if g.Location == p.self.Location {
 		return 0 // no NAT between the two
 	}
-	// Both sides keep the flow alive, so that the public side, restarted with
-	// an empty device, speaks first to where the other was heard last.
-	if p.self.Endpoint.IsZero() || g.Endpoint.IsZero() {
+	// One side is enough to keep the flow alive. Both would also begin at the
+	// same moment, when a gateway changes, with handshakes that cross on the
+	// wire and cancel each other.
+	if p.self.Endpoint.IsZero() {
 		return DefaultKeepalive
 	}
 	return 0
@@ -376,7 +379,7 @@ func (p *planner) checkSubnets() {
 			continue
 		}
 		if !common(mine, n.InternalIPs) {
-			p.warn("NoCommonSubnet", "node/"+n.Name,
+			p.warn("NoCommonSubnet", "node/"+p.self.Name,
 				"nodes %s (%s) and %s (%s) are both in location %q and share no subnet; unless a router connects them, give them different locations (annotation kilo.squat.ai/location)",
 				p.self.Name, mine[0], n.Name, n.InternalIPs[0], l.Name)
 			return // one says it all
