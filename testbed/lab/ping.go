@@ -24,7 +24,8 @@ type PingRun struct {
 type PingStats struct {
 	Sent, Received int
 	// LongestGap is the longest time without an answer, beyond the period of
-	// the requests.
+	// the requests. Without answers at the beginning or at the end it is as long
+	// as the requests took that were lost there.
 	LongestGap time.Duration
 }
 
@@ -87,17 +88,29 @@ func (r *PingRun) Stop(ctx context.Context) (PingStats, error) {
 func parsePing(text string, every time.Duration) (PingStats, error) {
 	var s PingStats
 	var last float64
+	answered := 0 // the number of the last request that was
 	summary := false
+	lost := func(requests int) {
+		s.LongestGap = max(s.LongestGap, time.Duration(requests)*every)
+	}
 	for line := range strings.Lines(text) {
 		if stamp, rest, ok := strings.Cut(strings.TrimPrefix(line, "["), "] "); ok && strings.Contains(rest, "bytes from") {
 			at, err := strconv.ParseFloat(stamp, 64)
 			if err != nil {
 				return s, fmt.Errorf("ping printed %q: %w", line, err)
 			}
+			seq := 0
+			_, number, _ := strings.Cut(rest, "icmp_seq=")
+			if _, err := fmt.Sscanf(number, "%d", &seq); err != nil {
+				return s, fmt.Errorf("ping printed %q: %w", line, err)
+			}
+			if last == 0 {
+				lost(seq - 1)
+			}
 			if gap := time.Duration((at - last) * 1e9); last != 0 && gap-every > s.LongestGap {
 				s.LongestGap = gap - every
 			}
-			last = at
+			last, answered = at, max(answered, seq)
 		}
 		if strings.Contains(line, "packets transmitted") {
 			if _, err := fmt.Sscanf(line, "%d packets transmitted, %d received", &s.Sent, &s.Received); err != nil {
@@ -113,5 +126,6 @@ func parsePing(text string, every time.Duration) (PingStats, error) {
 	if s.Sent == s.Received+1 && !strings.Contains(text, fmt.Sprintf("icmp_seq=%d ", s.Sent)) {
 		s.Sent--
 	}
+	lost(s.Sent - answered)
 	return s, nil
 }

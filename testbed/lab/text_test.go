@@ -1,8 +1,10 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -52,6 +54,16 @@ rtt min/avg/max/mdev = 0.500/0.500/0.500/0.000 ms
 	}
 	if gap := got.LongestGap.Round(time.Millisecond); gap != 700*time.Millisecond {
 		t.Errorf("longest gap %s, want 700ms", gap)
+	}
+	for what, answers := range map[string]string{"beginning": "8 9 10", "end": "1 2 3"} {
+		text := ""
+		for _, seq := range strings.Fields(answers) {
+			text += fmt.Sprintf("[17645400%02s.0] 64 bytes from 10.244.3.2: icmp_seq=%s ttl=62 time=0.500 ms\n", seq, seq)
+		}
+		got, err := parsePing(text+"10 packets transmitted, 3 received, 70% packet loss, time 1000ms\n", time.Second)
+		if err != nil || got.LongestGap != 7*time.Second {
+			t.Errorf("seven requests lost at the %s: longest gap %s, want 7s (%v)", what, got.LongestGap, err)
+		}
 	}
 	if _, err := parsePing("PING 10.244.3.2 (10.244.3.2) 56(84) bytes of data.\n", time.Second); err == nil {
 		t.Error("no error for a ping that was killed")
