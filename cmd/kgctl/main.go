@@ -1,7 +1,3 @@
-// Kgctl shows the mesh: as a graph, and as WireGuard configurations for its
-// nodes and for parties outside the cluster. It reads Nodes and Peers once
-// from the API server, plans with what the agents plan with, and changes
-// nothing.
 package main
 
 import (
