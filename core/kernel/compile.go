@@ -153,6 +153,10 @@ func (c *compiler) action(a state.Action) {
 		c.snat(a.V6)
 	case state.Masquerade:
 		c.add(&expr.Masq{})
+	case state.AddMark:
+		c.setMark(^a.Bits, a.Bits)
+	case state.TakeMark:
+		c.setMark(^a.Bits, 0)
 	case state.ClampMSS:
 		c.add(&expr.Rt{Register: reg, Key: expr.RtTCPMSS},
 			&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 2, Size: 2},
@@ -160,6 +164,13 @@ func (c *compiler) action(a state.Action) {
 	default:
 		c.fail("no expressions for the action %q (%T)", a, a)
 	}
+}
+
+// setMark keeps some bits of the packet mark and flips others.
+func (c *compiler) setMark(keep, flip uint32) {
+	c.meta(expr.MetaKeyMARK)
+	c.add(&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native32(keep), Xor: native32(flip)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg})
 }
 
 func (c *compiler) snat(v6 bool) {

@@ -33,9 +33,10 @@ func decompile(exprs []expression) (state.FilterRule, bool) {
 // decompiler follows what the register holds.
 type decompiler struct {
 	rule state.FilterRule
-	// load is the expression that filled the register, mask what of it is kept.
-	load *expression
-	mask []byte
+	// load is the expression that filled the register, mask what of it is kept
+	// and flip what of it is turned over.
+	load       *expression
+	mask, flip []byte
 	// value is a constant in the register.
 	value []byte
 	// network and transport are what the rule has made sure of.
@@ -55,11 +56,15 @@ func (d *decompiler) read(e *expression) {
 		}
 		d.protocol = ""
 	}
+	if e.name == "meta" && e.number("3") >= 0 { // NFTA_META_SREG: set, not loaded
+		d.set()
+		return
+	}
 	switch e.name {
 	case "meta", "payload", "rt", "ct", "fib":
-		d.load, d.mask, d.value = e, nil, nil
+		d.load, d.mask, d.flip, d.value = e, nil, nil, nil
 	case "bitwise":
-		d.mask = e.bytes("4.1")
+		d.mask, d.flip = e.bytes("4.1"), e.bytes("5.1")
 	case "cmp":
 		if d.load != nil {
 			d.compared(e.number("2") == int64(expr.CmpOpNeq), e.bytes("3.1"))
@@ -86,6 +91,19 @@ func (d *decompiler) read(e *expression) {
 		d.rule.Action = state.ResetTCP{}
 	case "exthdr":
 		d.rule.Action = state.ClampMSS{}
+	}
+}
+
+// set makes an action of a mark that is written back.
+func (d *decompiler) set() {
+	if d.load == nil || len(d.mask) != 4 {
+		return
+	}
+	bits := ^binary.NativeEndian.Uint32(d.mask)
+	if binary.NativeEndian.Uint32(d.flip) == 0 {
+		d.rule.Action = state.TakeMark{Bits: bits}
+	} else {
+		d.rule.Action = state.AddMark{Bits: bits}
 	}
 }
 

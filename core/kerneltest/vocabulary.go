@@ -72,6 +72,12 @@ func Vocabulary(iface string) state.Filter {
 					state.CtState{States: []string{"established"}}, state.CtOriginal{}, state.CtStatus{Not: true, Flag: "snat"}, tcp),
 				rule("", state.ResetTCP{}, state.Port{Proto: "tcp", Port: 7}, state.OutInterface{Name: iface}),
 			}},
+			{Name: "tag", Type: state.FilterChain, Hook: "forward", Priority: -400, Rules: []state.FilterRule{
+				rule("the mesh's", state.AddMark{Bits: state.MarkForwarded}, in("remote4", false, true, false)),
+				rule("", state.AddMark{Bits: 0x80000001}, in("remote6", true, false, false)),
+				rule("", state.TakeMark{Bits: state.MarkForwarded}, state.MarkIs{Mark: 0x11}),
+				rule("", state.TakeMark{Bits: 0x80000001}),
+			}},
 		},
 	}
 }

@@ -9,6 +9,9 @@ import (
 
 // Priorities of our chains (nft(8): mangle -150, filter 0, srcnat 100).
 const (
+	// Before and after whatever others do in the forward hook.
+	tagPriority   = -400
+	untagPriority = 1000
 	clampPriority = -150
 	strayPriority = 0
 	// One before srcnat: what we bind to its source, no chain of the host CNI
@@ -127,6 +130,36 @@ func (p *planner) filter() {
 		guard.Rules = append(guard.Rules, rule("to other locations only through the tunnel", state.Drop{}, in(to, remoteSet)))
 	}
 	f.Chains = []state.Chain{clamp, strayForward, strayOutput, source, guard}
+	if p.facts.TagForwarded {
+		f.Chains = append(f.Chains, tagForwarded(sets)...)
+	}
+}
+
+// tagForwarded makes the chains that let others' rules know the mesh's traffic
+// while it is forwarded: what comes from other locations or goes there, and what
+// nodes and pods of the own location say to each other (a gateway's word to a
+// member's pod that its packets are too large, say). It carries the mark in the
+// forward hook and nowhere else.
+func tagForwarded(sets *sets) []state.Chain {
+	tag := state.Chain{Name: "tag", Type: state.FilterChain, Hook: "forward", Priority: tagPriority}
+	untag := state.Chain{Name: "untag", Type: state.FilterChain, Hook: "forward", Priority: untagPriority}
+	add := func(m ...state.Match) {
+		tag.Rules = append(tag.Rules, rule("", state.AddMark{Bits: state.MarkForwarded}, m...))
+		untag.Rules = append(untag.Rules, rule("", state.TakeMark{Bits: state.MarkForwarded}, m...))
+	}
+	for _, v6 := range []bool{false, true} {
+		in := func(source bool, set string) state.Match {
+			return state.AddrInSet{V6: v6, Source: source, Set: name(set, v6)}
+		}
+		if sets.has(remoteSet, v6) {
+			add(in(true, remoteSet))
+			add(in(false, remoteSet))
+		}
+		if sets.has(localSet, v6) {
+			add(in(true, localSet), in(false, localSet))
+		}
+	}
+	return []state.Chain{tag, untag}
 }
 
 func rule(comment string, action state.Action, matches ...state.Match) state.FilterRule {

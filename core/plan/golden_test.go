@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "write the golden files anew; read the d
 //	connected PREFIX         a network of this node's interfaces
 //	service PREFIX, api ADDR:PORT, live LOCATION, silent (no CNI found)
 //	direct NODE              the node answers over the link with it
+//	tagged                   what is forwarded for the mesh is to be known to others
 //	show LINE-BEGINNINGS     only lines of the result that begin so
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -140,6 +141,8 @@ func parseCase(t *testing.T, input string) goldenCase {
 			c.facts.Live[f[1]] = true
 		case "direct":
 			c.facts.Direct[f[1]] = true
+		case "tagged":
+			c.facts.TagForwarded = true
 		case "unnumbered":
 			c.facts.Adapter.Unnumbered = true
 		case "silent":

@@ -37,6 +37,9 @@ type Facts struct {
 	// Direct tells which nodes answered a probe over a link of their own
 	// lately; see links.go.
 	Direct map[string]bool
+	// TagForwarded asks for a mark (state.MarkForwarded) on what this node
+	// forwards for the mesh, for accepts in the chains of others to see.
+	TagForwarded bool
 }
 
 // Role is what a node does for its location.

@@ -147,6 +147,10 @@ type (
 	// ClampMSS lowers a SYN's maximum segment size to what both ways' routes
 	// carry: "tcp option maxseg size set rt mtu".
 	ClampMSS struct{}
+	// AddMark sets bits of the packet mark, the others stay; the chain goes on.
+	AddMark struct{ Bits uint32 }
+	// TakeMark clears bits of the packet mark, the others stay; the chain goes on.
+	TakeMark struct{ Bits uint32 }
 )
 
 func (InInterface) match()  {}
@@ -172,6 +176,8 @@ func (SourceNAT) action()  {}
 func (KeepSource) action() {}
 func (Masquerade) action() {}
 func (ClampMSS) action()   {}
+func (AddMark) action()    {}
+func (TakeMark) action()   {}
 func (Unknown) action()    {}
 
 func not(b bool) string {
@@ -244,6 +250,12 @@ func (a KeepSource) String() string {
 }
 func (Masquerade) String() string { return "masquerade" }
 func (ClampMSS) String() string   { return "tcp option maxseg size set rt mtu" }
+func (a AddMark) String() string {
+	return fmt.Sprintf("meta mark set meta mark | 0x%08x", a.Bits)
+}
+func (a TakeMark) String() string {
+	return fmt.Sprintf("meta mark set meta mark & 0x%08x", ^a.Bits)
+}
 
 // prefixText prints a host prefix as nft does: without its length.
 func prefixText(p netip.Prefix) string {

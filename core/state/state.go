@@ -29,6 +29,11 @@ const (
 	Protocol = 107
 	// Mark is carried by WireGuard's own packets and compared in full.
 	Mark = 0x1000
+	// MarkForwarded is a bit of the packet mark that the mesh's traffic carries
+	// from the beginning to the end of the forward hook, for an accept in a chain
+	// of somebody else's to see. It is none of Mark's: a mark that somebody saves
+	// and restores must not let packets skip TableOverlay.
+	MarkForwarded = 0x10
 	// MetricLast is the metric of the unreachable that stands under every
 	// route of ours: the highest there is.
 	MetricLast = 1<<32 - 1
