@@ -206,10 +206,16 @@ func slim(n *corev1.Node, topologyLabel, own string) *corev1.Node {
 		}
 	}
 	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady || c.Type == api.MeshCondition {
+		switch c.Type {
+		case corev1.NodeReady:
+			// Why and since when is the kubelet's business, and no news here.
+			c = corev1.NodeCondition{Type: c.Type, Status: c.Status}
+		case api.MeshCondition:
 			c.LastHeartbeatTime = metav1.Time{}
-			out.Status.Conditions = append(out.Status.Conditions, c)
+		default:
+			continue
 		}
+		out.Status.Conditions = append(out.Status.Conditions, c)
 	}
 	return out
 }
