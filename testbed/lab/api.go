@@ -73,15 +73,15 @@ func (m *Machine) Register(ctx context.Context) error {
 	// Before its status, to keep out of the assignment's way.
 	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	var node *corev1.Node
 	var last error
 	if poll(wait, 20*time.Millisecond, func() bool {
-		node, err := nodes.Get(wait, m.Name, metav1.GetOptions{})
-		last = err
-		return err == nil && node.Spec.PodCIDR != ""
+		node, last = nodes.Get(wait, m.Name, metav1.GetOptions{})
+		return last == nil && node.Spec.PodCIDR != ""
 	}) != nil {
 		return fmt.Errorf("node %s: no pod prefix from the node-ipam controller in 30 s (%v)", m.Name, last)
 	}
-	return patchNodeStatus(ctx, client, m, time.Now())
+	return patchNodeStatus(ctx, client, m, node, time.Now())
 }
 
 // Unregister deletes the machine's Node, its Lease and its Pods, as an

@@ -56,17 +56,19 @@ func Kubelets(ctx context.Context, name string) error {
 		}
 		known := map[string]bool{}
 		for _, n := range l.Nodes() {
-			known[n.Name] = true
-			if running[n.Name] == nil {
+			// One that was given other addresses reports those from then on.
+			key := fmt.Sprint(n.Name, n.Addr, n.Public)
+			known[key] = true
+			if running[key] == nil {
 				ctx, cancel := context.WithCancel(ctx)
-				running[n.Name] = cancel
+				running[key] = cancel
 				go kubelet(ctx, n, log.With("node", n.Name))
 			}
 		}
-		for name, cancel := range running {
-			if !known[name] {
+		for key, cancel := range running {
+			if !known[key] {
 				cancel()
-				delete(running, name)
+				delete(running, key)
 			}
 		}
 		select {
@@ -143,7 +145,7 @@ func keepReady(ctx context.Context, client kubernetes.Interface, n *Machine, rep
 	if ready(node) && time.Since(*reported) < statusPeriod {
 		return nil
 	}
-	if err := patchNodeStatus(ctx, client, n, time.Now()); err != nil {
+	if err := patchNodeStatus(ctx, client, n, node, time.Now()); err != nil {
 		return err
 	}
 	*reported = time.Now()
@@ -161,8 +163,8 @@ func keepReady(ctx context.Context, client kubernetes.Interface, n *Machine, rep
 	return errors.Join(problems...)
 }
 
-// patchNodeStatus writes what a healthy kubelet reports.
-func patchNodeStatus(ctx context.Context, client kubernetes.Interface, n *Machine, now time.Time) error {
+// patchNodeStatus writes what a healthy kubelet reports; node is what stands there.
+func patchNodeStatus(ctx context.Context, client kubernetes.Interface, n *Machine, node *corev1.Node, now time.Time) error {
 	addresses := []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: n.Addr.String()},
 		{Type: corev1.NodeHostName, Address: n.Name},
@@ -177,7 +179,13 @@ func patchNodeStatus(ctx context.Context, client kubernetes.Interface, n *Machin
 	}
 	at := metav1.NewTime(now)
 	condition := func(t corev1.NodeConditionType, status corev1.ConditionStatus, reason string) corev1.NodeCondition {
-		return corev1.NodeCondition{Type: t, Status: status, Reason: reason, LastHeartbeatTime: at, LastTransitionTime: at}
+		c := corev1.NodeCondition{Type: t, Status: status, Reason: reason, LastHeartbeatTime: at, LastTransitionTime: at}
+		for _, was := range node.Status.Conditions {
+			if was.Type == t && was.Status == status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+		}
+		return c
 	}
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
 		"addresses":   addresses,
