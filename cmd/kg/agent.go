@@ -32,7 +32,7 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 	o.warnOfIgnored(log)
 
 	// One agent a node: two would undo each other's work.
-	unlock, err := lock(ctx, o.stateDir, lockPatience)
+	unlock, err := lock(ctx, o.stateDir, lockFile, lockPatience)
 	if err != nil {
 		return err
 	}

@@ -36,45 +36,48 @@ func TestCorruptKeyStopsTheAgent(t *testing.T) {
 // One agent a node; a second one waits for the first to end, and then goes on.
 func TestLock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kilo")
-	unlock, err := lock(t.Context(), dir, 0)
+	unlock, err := lock(t.Context(), dir, lockFile, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lock(t.Context(), dir, 200*time.Millisecond); !errors.Is(err, errRuns) || !strings.Contains(err.Error(), dir) {
+	if _, err := lock(t.Context(), dir, lockFile, 200*time.Millisecond); !errors.Is(err, errRuns) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a second lock: %v; want errRuns and the directory's name", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
-	if _, err := lock(ctx, dir, time.Minute); !errors.Is(err, context.Canceled) {
+	if _, err := lock(ctx, dir, lockFile, time.Minute); !errors.Is(err, context.Canceled) {
 		t.Errorf("a lock that is given up: %v", err)
 	}
 	time.AfterFunc(200*time.Millisecond, unlock)
-	again, err := lock(t.Context(), dir, time.Minute)
+	again, err := lock(t.Context(), dir, lockFile, time.Minute)
 	if err != nil {
 		t.Fatalf("after the first one ended: %v", err)
 	}
 	again()
 }
 
-// An agent that runs keeps uninstall from removing what would come back.
+// An agent that runs, or a process that carries packets, keeps uninstall from
+// removing what would come back.
 func TestUninstallBesideAnAgent(t *testing.T) {
-	dir := t.TempDir()
-	unlock, err := lock(t.Context(), dir, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock()
-	var out bytes.Buffer
-	err = run(t.Context(), []string{"uninstall", "--hostname=e1", "--state-dir=" + dir, "--master=http://127.0.0.1:1"}, func(string) string { return "" }, &out, io.Discard)
-	if !errors.Is(err, errRuns) || out.Len() > 0 {
-		t.Errorf("uninstall: %v, %q", err, out.String())
+	for _, file := range []string{lockFile, deviceLockFile} {
+		dir := t.TempDir()
+		unlock, err := lock(t.Context(), dir, file, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		err = run(t.Context(), []string{"uninstall", "--hostname=e1", "--state-dir=" + dir, "--master=http://127.0.0.1:1"}, func(string) string { return "" }, &out, io.Discard)
+		if !errors.Is(err, errRuns) || !strings.Contains(err.Error(), file) || out.Len() > 0 {
+			t.Errorf("uninstall: %v, %q", err, out.String())
+		}
+		unlock()
 	}
 }
 
 func TestRemoveFiles(t *testing.T) {
 	fill := func() string {
 		dir := t.TempDir()
-		for _, name := range []string{keyFile, "snapshot.json", "psk.json", lockFile} {
+		for _, name := range []string{keyFile, "snapshot.json", "psk.json", lockFile, deviceLockFile} {
 			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}

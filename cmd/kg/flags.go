@@ -81,6 +81,8 @@ CNI that the cluster already runs.
 
 Usage:
   kg [flags]            run the agent on this node
+  kg wireguard [flags]  carry the packets where the kernel has no WireGuard, apart from an agent
+                        with --create-interface=false, which may then come and go
   kg uninstall [flags]  remove everything of the mesh from this node
   kg version            print the version
 
@@ -112,7 +114,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (*options, 
 		return nil, err
 	}
 	if rest := fs.Args(); len(rest) > 0 {
-		return nil, fmt.Errorf("unexpected argument %q: kg takes flags, \"kg uninstall\" or \"kg version\"", rest[0])
+		return nil, fmt.Errorf("unexpected argument %q: kg takes flags, \"kg wireguard\", \"kg uninstall\" or \"kg version\"", rest[0])
 	}
 	if err := fromEnvironment(fs, getenv); err != nil {
 		return nil, err
@@ -142,7 +144,7 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.StringVar(&o.iface, "interface", "kilo0", "name of the WireGuard interface")
 	fs.Var(&o.port, "port", "UDP port that WireGuard listens on")
 	fs.Var(&o.mtu, "mtu", "MTU of the WireGuard interface in bytes, or auto: that of the uplink less 80")
-	fs.BoolVar(&o.createInterface, "create-interface", true, "create the WireGuard interface; false: wait for somebody else to")
+	fs.BoolVar(&o.createInterface, "create-interface", true, "create the WireGuard interface; false: wait for somebody else to, such as \"kg wireguard\"")
 
 	fs.Var(&o.internalCIDRs, "internal-cidr", "take this node's internal address from these prefixes; default: the Node's InternalIP")
 	fs.StringSliceVar(&o.excludeInterfaces, "exclude-interfaces", nil, "interfaces whose addresses are never this node's endpoint or internal address; * at the end of a name stands for anything. Those of CNIs, containers and tunnels always are excluded")

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 
 	"github.com/kilo-overlay/kilo/core/agent"
@@ -16,15 +16,15 @@ import (
 // missing, and only one of them may make it.
 type link struct {
 	options wireguard.Options
-	create  bool // --create-interface
 
 	mu   sync.Mutex
 	held *wireguard.Device // nil before the first success
 }
 
 func newLink(o *options, key model.Key, log *slog.Logger) *link {
-	return &link{create: o.createInterface, options: wireguard.Options{
-		Interface: o.iface, Mode: o.wireguard.value, Port: uint16(o.port), Key: key, Log: log,
+	return &link{options: wireguard.Options{
+		Interface: o.iface, Mode: o.wireguard.value, External: !o.createInterface,
+		Port: uint16(o.port), Key: key, Log: log,
 	}}
 }
 
@@ -34,12 +34,10 @@ func (l *link) ensure(ctx context.Context, mtu int) (agent.Device, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.options.MTU = mtu
-	if !l.create {
-		if _, err := net.InterfaceByName(l.options.Interface); err != nil {
-			return nil, fmt.Errorf("interface %s is %w; --create-interface=false leaves it to somebody else to make it", l.options.Interface, agent.ErrNotYet)
-		}
-	}
 	d, err := wireguard.Ensure(ctx, l.options)
+	if errors.Is(err, wireguard.ErrNotThere) {
+		return nil, fmt.Errorf("interface %s is %w: --create-interface=false leaves it to another process, such as \"kg wireguard\"", l.options.Interface, agent.ErrNotYet)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -10,19 +10,23 @@ import (
 	"time"
 )
 
-// lockFile is locked while an agent runs; what is in it means nothing.
-const lockFile = "agent.lock"
+// The lock files: locked while an agent, or "kg wireguard", runs. What is in
+// them means nothing.
+const (
+	lockFile       = "agent.lock"
+	deviceLockFile = "wireguard.lock"
+)
 
-// errRuns says that an agent has the lock.
-var errRuns = errors.New("an agent runs on this node")
+// errRuns says that somebody has the lock.
+var errRuns = errors.New("kg runs on this node already")
 
-// lock takes the node's lock, waiting up to patience for an agent that is about
-// to end. The kernel releases it with the process, however that ends.
-func lock(ctx context.Context, dir string, patience time.Duration) (unlock func(), err error) {
+// lock takes one of the node's locks, waiting up to patience for a process that
+// is about to end. The kernel releases it with the process, however that ends.
+func lock(ctx context.Context, dir, file string, patience time.Duration) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("--state-dir=%s: %w", dir, err)
 	}
-	path := filepath.Join(dir, lockFile)
+	path := filepath.Join(dir, file)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("--state-dir=%s: %w", dir, err)

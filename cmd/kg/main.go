@@ -31,6 +31,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, lo
 	do := runAgent
 	if len(args) > 0 {
 		switch args[0] {
+		case "wireguard":
+			do, args = serveDevice, args[1:]
 		case "uninstall":
 			do, args = uninstall, args[1:]
 		case "version":

@@ -28,14 +28,16 @@ const uninstallTimeout = time.Minute
 func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, uninstallTimeout)
 	defer cancel()
-	unlock, err := lock(ctx, o.stateDir, 0)
-	if errors.Is(err, errRuns) {
-		return fmt.Errorf("%w, and would put back what is removed: end it first (remove the DaemonSet, or this node from it)", err)
+	for _, file := range []string{lockFile, deviceLockFile} {
+		unlock, err := lock(ctx, o.stateDir, file, 0)
+		if errors.Is(err, errRuns) {
+			return fmt.Errorf("%w, and would put back what is removed: end it first (remove the DaemonSet, or this node from it)", err)
+		}
+		if err != nil {
+			return err
+		}
+		defer unlock()
 	}
-	if err != nil {
-		return err
-	}
-	defer unlock()
 
 	// The key tells our own link from a stranger's. None is made for that.
 	keyPath := filepath.Join(o.stateDir, keyFile)
@@ -61,7 +63,7 @@ func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
 }
 
 func removeFiles(dir string, purge bool, out io.Writer) error {
-	names := []string{"snapshot.json", "psk.json", "undo.json", lockFile}
+	names := []string{"snapshot.json", "psk.json", "undo.json", lockFile, deviceLockFile}
 	if purge {
 		names = append(names, keyFile)
 	}
@@ -69,7 +71,7 @@ func removeFiles(dir string, purge bool, out io.Writer) error {
 	for _, name := range names {
 		err := os.Remove(filepath.Join(dir, name))
 		switch {
-		case err == nil && name != lockFile:
+		case err == nil && name != lockFile && name != deviceLockFile:
 			fmt.Fprintf(out, "removed %s\n", filepath.Join(dir, name))
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			errs = append(errs, err)

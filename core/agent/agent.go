@@ -162,6 +162,7 @@ type Agent struct {
 	greeter    *greeter
 	host       model.Host
 	device     Device
+	missing    error        // why the device is not there; nil: it is
 	applied    *state.State // the wanted state that was last applied without an error; nil: none
 	pace       *rate.Limiter
 	retry      backoff

@@ -474,6 +474,67 @@ func TestStrangersDevice(t *testing.T) {
 	})
 }
 
+// A link that another process makes is waited for, at the start and whenever it
+// goes; the node says what it lacks, and its Node only when that lasts.
+func TestDeviceOfAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var there atomic.Bool
+		r := start(t, e1(), snapshot(e1(), e2(), w1()), func(r *rig) {
+			r.Device = func(context.Context, int) (Device, error) {
+				if !there.Load() {
+					return nil, fmt.Errorf("interface kilo0 is %w", ErrNotYet)
+				}
+				return fakeDevice{}, nil
+			}
+		})
+		defer r.stop()
+		waits := func(when string) {
+			t.Helper()
+			s := r.Status(context.Background())
+			if s.Ready || !strings.Contains(strings.Join(s.Waiting, "\n"), "interface kilo0 is not there yet") {
+				t.Errorf("%s: ready %v, waiting %q", when, s.Ready, s.Waiting)
+			}
+		}
+		ready := func(when string) {
+			t.Helper()
+			if s := r.Status(context.Background()); !s.Ready || len(s.Waiting) > 0 || len(s.Last.Errors) > 0 {
+				t.Errorf("%s: ready %v, waiting %q, errors %q", when, s.Ready, s.Waiting, s.Last.Errors)
+			}
+		}
+		r.settle(2 * time.Second)
+		waits("before it is there")
+		if r.peer(t, "w1") != nil {
+			t.Error("a device was configured that is not there")
+		}
+		there.Store(true)
+		r.kernel.stir()
+		r.settle(time.Second)
+		ready("it is there")
+		if r.peer(t, "w1") == nil {
+			t.Error("the device has no peer")
+		}
+
+		there.Store(false)
+		r.kernel.stir()
+		r.settle(failingPatience / 2)
+		waits("it went")
+		there.Store(true)
+		r.kernel.stir()
+		r.settle(time.Second)
+		ready("it came back")
+		if said := r.cluster.said(); !slices.Equal(said, []string{"true Gateway"}) {
+			t.Errorf("conditions %q: a process that is restarted is no news", said)
+		}
+
+		there.Store(false)
+		r.kernel.stir()
+		r.settle(3 * failingPatience)
+		if said := r.cluster.said(); !slices.Equal(said, []string{"true Gateway", "false Waiting"}) {
+			t.Errorf("conditions %q: want it told that it stays away", said)
+		}
+	})
+}
+
 // One change that fails holds up no other, and is tried again soon.
 func TestFailedChangeIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

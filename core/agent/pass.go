@@ -117,6 +117,7 @@ func (a *Agent) ensureDevice(ctx context.Context, mtu int, note func(string, err
 		return nil
 	}
 	device, err := a.Device(ctx, mtu)
+	a.missing = err
 	if err != nil {
 		if a.device == nil && ctx.Err() == nil && !errors.Is(err, ErrNotYet) {
 			return err
@@ -252,7 +253,7 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 	a.mu.Lock()
 	permitted := len(a.forbids) == 0
 	a.mu.Unlock()
-	ready := d.apply && w.factsKnown && permitted && d.report.Role != plan.Waiting && (a.everServed || a.applied != nil)
+	ready := d.apply && w.factsKnown && permitted && a.missing == nil && d.report.Role != plan.Waiting && (a.everServed || a.applied != nil)
 	a.everServed = a.everServed || ready
 
 	s := Status{
@@ -328,6 +329,9 @@ func (a *Agent) waiting(w *world, d *decision) []string {
 		say("the API server forbids this agent to %s: apply manifests/rbac.yaml", verb)
 	}
 	a.mu.Unlock()
+	if a.missing != nil {
+		say("nothing can be carried to other locations: %v", a.missing)
+	}
 	if d.mtu == 0 {
 		say("the tunnel's MTU is not known; see the warning TunnelMTU")
 	}
@@ -462,6 +466,8 @@ func (a *Agent) condition(d *decision, s *Status) *condition {
 		return &condition{true, "Gateway", fmt.Sprintf("carries the traffic of location %q to other locations", s.Location)}
 	case s.Ready:
 		return &condition{true, "Member", fmt.Sprintf("reaches other locations through the gateway of location %q", s.Location)}
+	case a.missing != nil && a.everServed && time.Since(a.failing) < failingPatience:
+		return nil // who makes the device may just be restarted
 	case time.Since(a.started) > conditionPatience:
 		return &condition{false, "Waiting", strings.Join(slices.Concat(s.Waiting, s.Last.Errors), "; ")}
 	}

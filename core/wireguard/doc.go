@@ -12,5 +12,8 @@
 // deleted and made again: others cache interface indexes. So is a userspace
 // device that another process serves (a sidecar running Serve).
 //
+// An agent beside such a process is told to leave the link to it (External), so
+// that of two that start at once only one makes it.
+//
 // Start with Ensure in ensure.go.
 package wireguard

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -29,6 +30,10 @@ type Options struct {
 	Interface string
 	// Mode is Auto (or ""), Kernel or Userspace.
 	Mode string
+	// External leaves the link to somebody else to make, such as a process
+	// that runs Serve; it is only adopted. While it is not there, or not ready
+	// yet, the error is an ErrNotThere.
+	External bool
 	// MTU in bytes for a link that has to be made; 0: 1420. An existing link
 	// keeps its own.
 	MTU int
@@ -41,6 +46,9 @@ type Options struct {
 	// Log is where transitions go; nil: slog.Default().
 	Log *slog.Logger
 }
+
+// ErrNotThere is what the error of an External link wraps that is not there yet.
+var ErrNotThere = errors.New("not there yet")
 
 // Foreign says that a name or port we need belongs to somebody else.
 type Foreign struct {
@@ -112,6 +120,9 @@ func Ensure(ctx context.Context, o Options) (*Device, error) {
 	}
 
 	link, err := netlink.LinkByName(o.Interface)
+	if isNotFound(err) && o.External {
+		return nil, notThere(o)
+	}
 	if isNotFound(err) {
 		return create(ctx, o)
 	}
@@ -121,6 +132,10 @@ func Ensure(ctx context.Context, o Options) (*Device, error) {
 	d, err := adopt(o, link)
 	if err != nil {
 		return nil, err
+	}
+	if d == nil && o.External {
+		return nil, &Foreign{What: "interface " + o.Interface, Owner: "the kernel, as a WireGuard link of ours",
+			Do: "the userspace device is asked for, from another process: delete the interface"}
 	}
 	if d == nil { // ours, of a kind that is not wanted any more
 		o.Log.Info("replacing the kernel's WireGuard link by the userspace device", "interface", o.Interface)
@@ -139,23 +154,6 @@ func Ensure(ctx context.Context, o Options) (*Device, error) {
 		o.Log.Info("WireGuard link adopted", "interface", o.Interface, "kind", d.kind)
 	}
 	return d, nil
-}
-
-// Serve makes the device as Ensure does and keeps it until ctx ends: the whole
-// life of a process that only carries packets, so that agents come and go
-// without a gap. Where the kernel has WireGuard it has nothing to do and waits.
-func Serve(ctx context.Context, o Options) error {
-	d, err := Ensure(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-d.Done():
-		return fmt.Errorf("interface %s: the userspace device ended: its interface was deleted", o.Interface)
-	}
 }
 
 // create makes the link that is not there.
@@ -186,6 +184,17 @@ func create(ctx context.Context, o Options) (*Device, error) {
 	}
 	o.Log.Info("WireGuard link made", "interface", o.Interface, "kind", Userspace)
 	return &Device{kind: Userspace, user: u}, nil
+}
+
+func notThere(o Options) error {
+	return fmt.Errorf("interface %s is %w: another process is to make it (kg wireguard)", o.Interface, ErrNotThere)
+}
+
+// starting tells whether a TUN interface may be that of a device which has just
+// been made: it is down and has our alias, or none yet.
+func starting(link netlink.Link) bool {
+	a := link.Attrs()
+	return a.Flags&net.FlagUp == 0 && (a.Alias == "" || a.Alias == state.LinkAlias)
 }
 
 func createKernel(o Options) error {
@@ -226,6 +235,9 @@ func adopt(o Options, link netlink.Link) (*Device, error) {
 		server, err := servedBy(o.Interface)
 		if err != nil {
 			return nil, err
+		}
+		if server == nil && o.External && starting(link) {
+			return nil, notThere(o) // its process is about to open the control socket
 		}
 		if server == nil {
 			return nil, &Foreign{What: "interface " + o.Interface, Owner: tunOwner(o.Interface),

@@ -252,6 +252,113 @@ func TestSidecarIsAdopted(t *testing.T) {
 	})
 }
 
+// Whoever leaves the link to a sidecar makes none, and adopts the sidecar's.
+func TestExternalIsWaitedFor(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		external := Options{Interface: "kilo0", External: true}
+		waits := func() {
+			t.Helper()
+			d, err := Ensure(context.Background(), external)
+			if err == nil {
+				d.Close()
+			}
+			if !errors.Is(err, ErrNotThere) || !strings.Contains(err.Error(), "kilo0") {
+				t.Errorf("error is %v, want one that says that it is not there", err)
+			}
+			if link, err := netlink.LinkByName("kilo0"); err == nil && link.Attrs().Alias == state.LinkAlias {
+				t.Error("it was made, or marked")
+			}
+		}
+		waits()
+		// Its interface is there, and nobody answers for it yet.
+		tun := nstest.StartHere(t, "tun", "kilo0")
+		if line := tun.Line(t); line != "holding" {
+			t.Fatal(line)
+		}
+		waits()
+		// One that is up and carries somebody's packets is a stranger's.
+		nstest.Sh(t, "ip link set kilo0 up")
+		refused(t, external, "interface kilo0", "process wireguard.test (pid "+fmt.Sprint(tun.Pid)+")")
+		tun.Kill()
+		waits()
+
+		// While others look for it all the time, a sidecar comes up.
+		sidecar := nstest.StartHere(t, "serve")
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			d, err := Ensure(context.Background(), external)
+			if err == nil {
+				if d.Local() || d.Kind() != Userspace {
+					t.Errorf("kind %s, local %v", d.Kind(), d.Local())
+				}
+				break
+			}
+			if !errors.Is(err, ErrNotThere) || time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+		if line := sidecar.Line(t); line != "serving" {
+			t.Error(line)
+		}
+		sidecar.Kill()
+		eventually(t, func() bool { _, err := netlink.LinkByName("kilo0"); return isNotFound(err) })
+		waits()
+	}, "ip")
+}
+
+// Serve makes its device again when somebody deletes the interface, and takes
+// over from one that ends.
+func TestServeGoesOn(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		served := func() bool {
+			link, err := netlink.LinkByName("kilo0")
+			_, deviceErr := configured("kilo0")
+			return err == nil && deviceErr == nil && link.Attrs().Alias == state.LinkAlias
+		}
+		first, second := nstest.StartHere(t, "serve"), (*nstest.Process)(nil)
+		if line := first.Line(t); line != "serving" {
+			t.Fatal(line)
+		}
+		index := func() int {
+			link, err := netlink.LinkByName("kilo0")
+			if err != nil {
+				return 0
+			}
+			return link.Attrs().Index
+		}
+		before := index()
+		nstest.Sh(t, "ip link del kilo0")
+		eventually(t, func() bool { return served() && index() != before })
+
+		second = nstest.StartHere(t, "serve")
+		if line := second.Line(t); line != "serving" { // by the first
+			t.Fatal(line)
+		}
+		before = index()
+		time.Sleep(2 * lookEvery)
+		if index() != before {
+			t.Error("the second touched the device of the first")
+		}
+		first.Kill()
+		eventually(t, func() bool { return served() && index() != before })
+		second.In.Close()
+		if line := second.Line(t); line != "ended" {
+			t.Error(line)
+		}
+		if index() != 0 {
+			t.Error("an orderly end leaves the interface")
+		}
+	}, "ip")
+}
+
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not within five seconds")
+		}
+	}
+}
+
 // A device without our alias is ours by its key, or while it holds nothing.
 func TestWhoseDevice(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

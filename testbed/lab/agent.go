@@ -42,6 +42,9 @@ func (l *Lab) agentArgs(m *Machine) []string {
 		"--public-cidrs=" + l.Spec.Internet.String(),
 		"--log-level=debug",
 	}
+	if l.Spec.Sidecar {
+		args = append(args, "--create-interface=false")
+	}
 	return slices.Concat(args, l.Spec.AgentFlags, m.spec.AgentFlags)
 }
 
@@ -55,6 +58,24 @@ func (m *Machine) StartAgent(ctx context.Context, flags ...string) error {
 		env = append(env, k+"="+v)
 	}
 	return m.startDaemonEnv(ctx, agentDaemon, env, m.lab.agentBinary(), append(m.lab.agentArgs(m), flags...)...)
+}
+
+// startAgentPod starts all that an agent's pod runs. The agent comes first and
+// has to wait for its sidecar: nothing orders them in a cluster.
+func (m *Machine) startAgentPod(ctx context.Context) error {
+	if err := m.StartAgent(ctx); err != nil || !m.lab.Spec.Sidecar {
+		return err
+	}
+	return m.StartSidecar(ctx)
+}
+
+// SidecarDaemon is the name, among a machine's daemons, of the process that
+// carries packets where Spec.Sidecar asks for one.
+const SidecarDaemon = "kg-wireguard"
+
+// StartSidecar starts the process that carries packets.
+func (m *Machine) StartSidecar(ctx context.Context) error {
+	return m.startDaemon(ctx, SidecarDaemon, m.lab.agentBinary(), "wireguard", "--wireguard=userspace")
 }
 
 // StopAgent ends the agent by SIGTERM, as a DaemonSet's rollout does.
@@ -74,6 +95,9 @@ func (m *Machine) RestartAgent(ctx context.Context, flags ...string) error {
 // UninstallAgent stops the agent and runs `kg uninstall` on its machine.
 func (m *Machine) UninstallAgent(ctx context.Context) error {
 	if err := m.StopAgent(ctx); err != nil {
+		return err
+	}
+	if err := m.stopDaemon(ctx, SidecarDaemon); err != nil {
 		return err
 	}
 	_, err := m.Exec(ctx, m.lab.agentBinary(), "uninstall", "--hostname="+m.Name, "--kubeconfig="+m.lab.Kubeconfig("agent"))

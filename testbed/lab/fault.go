@@ -53,7 +53,7 @@ func (l *Lab) switchOn(ctx context.Context, m *Machine) error {
 		return err
 	}
 	if slices.ContainsFunc(l.Agents(), func(a *Machine) bool { return a.Name == m.Name }) {
-		if err := m.StartAgent(ctx); err != nil {
+		if err := m.startAgentPod(ctx); err != nil {
 			return err
 		}
 	}

@@ -194,7 +194,7 @@ func Up(ctx context.Context, spec Spec, opts Options) (*Lab, error) {
 
 // StartAgents starts all agents at once, as a DaemonSet does.
 func (l *Lab) StartAgents(ctx context.Context) error {
-	if err := each(ctx, l.Agents(), func(ctx context.Context, n *Machine) error { return n.StartAgent(ctx) }); err != nil {
+	if err := each(ctx, l.Agents(), func(ctx context.Context, n *Machine) error { return n.startAgentPod(ctx) }); err != nil {
 		return err
 	}
 	if n := len(l.Agents()); n > 0 {

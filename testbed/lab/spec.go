@@ -36,6 +36,9 @@ type Spec struct {
 
 	// NoAgent leaves the agent out everywhere: the cluster as its CNI made it.
 	NoAgent bool `json:"noAgent,omitempty"`
+	// Sidecar has packets carried by a process beside the agent (kg wireguard),
+	// which the agent waits for and which outlives it.
+	Sidecar bool `json:"sidecar,omitempty"`
 	// AgentFlags are added to the command line of every agent.
 	AgentFlags []string `json:"agentFlags,omitempty"`
 }
