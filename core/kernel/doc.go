@@ -12,4 +12,8 @@
 // table filter.go and filter_read.go. A filter rule is turned into the kernel's
 // expressions by compile.go and read back by decompile.go. watch.go tells when
 // something changed, host.go what the node itself looks like.
+//
+// Forward (forward.go for nftables, legacy.go for iptables-legacy) is apart from
+// that: it finds chains of others that drop what is forwarded, and puts an accept
+// into one only when told to.
 package kernel

@@ -36,7 +36,7 @@ func readTable(f *state.Filter) error {
 		return err
 	}
 	defer c.Close()
-	r := &tableReader{conn: c}
+	r := &tableReader{conn: c, family: unix.NFPROTO_INET, table: state.FilterTable}
 	table, err := r.ask(unix.NFT_MSG_GETTABLE, 0, nil)
 	if err != nil {
 		return err
@@ -70,15 +70,19 @@ func unknownRule(text string) state.FilterRule {
 	return state.FilterRule{Action: state.Unknown{Text: text}}
 }
 
-// tableReader dumps the parts of our table. The library's own readers drop
+// tableReader dumps the parts of a table. The library's own readers drop
 // expressions that they do not know, and with them a stranger's edits.
-type tableReader struct{ conn *netlink.Conn }
+type tableReader struct {
+	conn   *netlink.Conn
+	family byte // NFPROTO_*
+	table  string
+}
 
-// ask sends a request about our table and returns the attributes of each
+// ask sends a request about the table and returns the attributes of each
 // answer. In all of them attribute 1 is the table's name.
 func (r *tableReader) ask(message uint16, flags netlink.HeaderFlags, more []netlink.Attribute) ([][]netlink.Attribute, error) {
 	attrs, err := netlink.MarshalAttributes(append([]netlink.Attribute{
-		{Type: unix.NFTA_TABLE_NAME, Data: []byte(state.FilterTable + "\x00")}}, more...))
+		{Type: unix.NFTA_TABLE_NAME, Data: []byte(r.table + "\x00")}}, more...))
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +90,7 @@ func (r *tableReader) ask(message uint16, flags netlink.HeaderFlags, more []netl
 	for range 10 {
 		answers, err := r.conn.Execute(netlink.Message{
 			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | message), Flags: netlink.Request | flags},
-			Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attrs...),
+			Data:   append([]byte{r.family, unix.NFNETLINK_V0, 0, 0}, attrs...),
 		})
 		if err != nil {
 			return nil, err
@@ -102,7 +106,7 @@ func (r *tableReader) ask(message uint16, flags netlink.HeaderFlags, more []netl
 			if err != nil {
 				return nil, err
 			}
-			if name, _ := attribute(attrs, unix.NFTA_TABLE_NAME); cString(name) == state.FilterTable {
+			if name, _ := attribute(attrs, unix.NFTA_TABLE_NAME); cString(name) == r.table {
 				out = append(out, attrs)
 			}
 		}

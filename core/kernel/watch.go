@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -49,7 +50,7 @@ func (k *Kernel) Watch(ctx context.Context, changed func()) error {
 		if err != nil {
 			return fmt.Errorf("watch %s: %w", s.name, err)
 		}
-		go func() { ended <- k.follow(ctx, s, c, changed) }()
+		go func() { ended <- follow(ctx, k.log, s, c, changed) }()
 	}
 	// What happened before the subscriptions stood was not heard.
 	changed()
@@ -76,13 +77,13 @@ func (s *subscription) open() (*netlink.Conn, error) {
 }
 
 // follow listens until ctx ends, through whatever happens to the socket.
-func (k *Kernel) follow(ctx context.Context, s subscription, c *netlink.Conn, changed func()) error {
+func follow(ctx context.Context, log *slog.Logger, s subscription, c *netlink.Conn, changed func()) error {
 	for {
 		err := listen(ctx, s, c, changed)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		k.log.Warn("the kernel's news broke off, listening anew", "of", s.name, "error", err)
+		log.Warn("the kernel's news broke off, listening anew", "of", s.name, "error", err)
 		for c = nil; c == nil; {
 			select {
 			case <-ctx.Done():
