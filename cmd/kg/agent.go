@@ -80,7 +80,8 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 		Node: o.hostname, Interface: o.iface, Port: uint16(o.port), Key: model.Key(private.PublicKey()),
 		MTU: int(o.mtu), Gateways: o.gateways, Settings: o.settings(),
 		Cluster: kubernetes, Kernel: k, Device: link.ensure,
-		Adapter:   func(ctx context.Context) (adapter.Adapter, error) { return detect.Adapter(ctx, o.adapter.value, cni) },
+		Adapter: func(ctx context.Context) (adapter.Adapter, error) { return detect.Adapter(ctx, o.adapter.value, cni) },
+		Forward: kernel.NewForward(log), AcceptForwarded: o.iptablesForward, Dir: o.stateDir,
 		APIWrites: writes, ResyncPeriod: o.resync, Listen: netip.AddrPort(o.listen),
 		CleanUp: o.cleanUp, CleanUpInterface: o.cleanUpInterface,
 		Version: version(), Log: log,
@@ -111,9 +112,6 @@ func (o *options) netConfFiles() []string {
 func (o *options) warnOfIgnored(log *slog.Logger) {
 	if o.cniPath != "" {
 		log.Warn("--cni-path is ignored: an add-on writes no CNI configuration", "value", o.cniPath)
-	}
-	if o.iptablesForward {
-		log.Warn("--iptables-forward-rules is not served yet: foreign FORWARD chains stay as they are")
 	}
 	if o.encapsulate.value != "always" {
 		log.Warn("--encapsulate has no effect on Flannel, whose own backend decides", "value", o.encapsulate.value)

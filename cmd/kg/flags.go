@@ -167,7 +167,7 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.Var(&o.logLevel, "log-level", "what is logged: all, debug, info, warn, error or none")
 	fs.BoolVar(&o.cleanUp, "clean-up", false, "remove routes, rules, filter and annotations when the agent ends. Kilo's default is true; here traffic goes on while an agent is restarted, and \"kg uninstall\" removes")
 	fs.BoolVar(&o.cleanUpInterface, "clean-up-interface", false, "with --clean-up, remove the WireGuard interface too")
-	fs.BoolVar(&o.iptablesForward, "iptables-forward-rules", false, "accept the mesh's traffic in a foreign FORWARD chain that drops (not served yet)")
+	fs.BoolVar(&o.iptablesForward, "iptables-forward-rules", false, "put a commented accept of the mesh's traffic into FORWARD chains of others whose policy is drop (nftables, iptables-nft, iptables-legacy), keep it there, and take it out with the flag, at --clean-up and at \"kg uninstall\". Default: such chains are reported and left alone")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 	fs.BoolVar(&o.purge, "purge", false, "kg uninstall: remove the key and the rest of the state directory too; a new key is another party to everyone")
 

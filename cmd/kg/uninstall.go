@@ -47,8 +47,10 @@ func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
 			fmt.Fprintf(out, "the key is not readable, and not needed: %v\n", err)
 		}
 	}
+	log := newLog(logTo, o.logLevel.value)
 	failed := errors.Join(
-		removeFromKernel(ctx, o, private, newLog(logTo, o.logLevel.value), out),
+		restoreForeign(ctx, o, log, out), // needs the record that is among the files
+		removeFromKernel(ctx, o, private, log, out),
 		removeSocket(o.iface),
 		removeFiles(o.stateDir, o.purge, out),
 	)
@@ -62,8 +64,21 @@ func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
 	return failed
 }
 
+// restoreForeign undoes what was changed of others. The record stays while some
+// of it is left.
+func restoreForeign(ctx context.Context, o *options, log *slog.Logger, out io.Writer) error {
+	done, err := agent.TakeAcceptsOut(ctx, kernel.NewForward(log), o.stateDir)
+	for _, c := range done {
+		fmt.Fprintf(out, "done: %s\n", c)
+	}
+	if err != nil {
+		return fmt.Errorf("not everything could be taken out of the FORWARD chains of others: %w", err)
+	}
+	return nil
+}
+
 func removeFiles(dir string, purge bool, out io.Writer) error {
-	names := []string{"snapshot.json", "psk.json", "undo.json", lockFile, deviceLockFile}
+	names := []string{"snapshot.json", "psk.json", lockFile, deviceLockFile}
 	if purge {
 		names = append(names, keyFile)
 	}

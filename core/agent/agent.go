@@ -101,6 +101,13 @@ type Config struct {
 	// Adapter chooses the host CNI's adapter. It is asked until it succeeds.
 	Adapter func(ctx context.Context) (adapter.Adapter, error)
 
+	// Forward is the FORWARD chains of others; optional: nobody looks at them.
+	Forward Forward
+	// AcceptForwarded asks for an accept of ours in those that drop.
+	AcceptForwarded bool
+	// Dir is where what is foreign and was changed is recorded.
+	Dir string
+
 	// APIWrites counts the writes to the API server; optional.
 	APIWrites func() float64
 
@@ -155,6 +162,7 @@ type Agent struct {
 	cni       *discoverer
 	publisher *publisher
 	prober    *prober
+	forwarder *forwarder
 	server    *server
 
 	// What follows belongs to the loop.
@@ -196,6 +204,12 @@ func New(c Config) *Agent {
 	a.publisher = newPublisher(publishTo(c.Cluster), c.Log, a.failed("publish"))
 	a.prober = newProber(a.openEcho, func() { a.wake.Wake(becauseProbe) }, c.Log)
 	a.greeter = newGreeter(c.Key, c.Kernel, c.Log)
+	a.forwarder = &forwarder{
+		chains: c.Forward, accept: c.AcceptForwarded, dir: c.Dir, object: "node/" + c.Node, every: c.ResyncPeriod,
+		wake: func() { a.wake.Wake(becauseForward) }, failed: a.failed("forward"),
+		mended: func() { a.metrics.drift.WithLabelValues("forward").Inc() }, log: c.Log,
+		hints: make(chan struct{}, 1), pace: rate.NewLimiter(driftPace, driftBurst),
+	}
 	a.metrics.registry.MustRegister(&peerCollector{read: func() []PeerReport { return a.peers(context.Background()) }, now: time.Now})
 	if c.APIWrites != nil {
 		a.metrics.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -234,6 +248,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return keepWatching(within, "the kernel", a.Log, a.failed("watch"), func(ctx context.Context) error { return a.Kernel.Watch(ctx, changed) }, changed)
 	})
 	g.Go(func() error { return a.prober.Run(within) })
+	if a.Forward != nil {
+		g.Go(func() error { return a.forwarder.Run(within) })
+	}
 	g.Go(func() error { return a.publisher.Run(within) })
 	g.Go(func() error { return a.permissions(within) })
 	g.Go(func() error { return a.server.Run(within) })
@@ -280,7 +297,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		}
 		if why == becauseKernel {
 			// Repairs were paid for when they were made; see repaired.
-			if !sleep(ctx, a.debt()) {
+			if !sleep(ctx, debt(a.pace)) {
 				return ctx.Err()
 			}
 		}
@@ -291,8 +308,8 @@ func (a *Agent) loop(ctx context.Context) error {
 }
 
 // debt is how long the next repair of drift has to wait; 0 most of the time.
-func (a *Agent) debt() time.Duration {
-	missing := 1 - a.pace.Tokens()
+func debt(pace *rate.Limiter) time.Duration {
+	missing := 1 - pace.Tokens()
 	if missing <= 0 {
 		return 0
 	}
@@ -369,7 +386,11 @@ func (a *Agent) end() error {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
 		defer cancel()
 		a.Log.Info("cleaning up, as --clean-up asks")
+		if a.Forward != nil {
+			failed = second(TakeAcceptsOut(ctx, a.Forward, a.Dir))
+		}
 		failed = errors.Join(
+			failed,
 			second(RemoveAll(ctx, a.Kernel, a.CleanUpInterface)),
 			a.Cluster.Clear(ctx),
 		)

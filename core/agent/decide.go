@@ -102,6 +102,7 @@ func (c *Config) decide(w *world, m memory) decision {
 		Connected: connected(w.host, c.Interface, w.facts.ExcludeInterfaces),
 		Adapter:   w.facts, AdapterKnown: w.factsKnown,
 		Live: d.memory.locations(), Direct: d.memory.nodes(),
+		TagForwarded: c.AcceptForwarded,
 	}, w.adapter)
 
 	c.claim(w, me, &d)

@@ -64,6 +64,10 @@ func (a *Agent) pass(life context.Context, why reason) error {
 		a.greeter.Made(report.Done, now)
 		d.again = soonest(d.again, a.greeter.Greet(ctx, now))
 	}
+	if d.apply && d.prune {
+		a.forwarder.Set(d.report.RemoteIPv4, d.report.RemoteIPv6)
+	}
+	d.warnings = append(d.warnings, a.forwarder.Warnings()...)
 	a.prober.Set(d.targets) // not before the address is there that they are asked from
 	a.server.Listen(a.addresses(d.published.InternalIPs))
 

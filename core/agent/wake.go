@@ -19,12 +19,13 @@ const (
 	becauseTimer                      // the resync period is over
 	becauseProbe                      // a location began or ceased to answer
 	becausePeers                      // WireGuard learned an endpoint
+	becauseForward                    // chains of others drop, or no longer do
 	becauseRetry                      // the last pass left something undone
 )
 
 func (r reason) String() string {
 	var words []string
-	for i, w := range []string{"cluster", "adapter", "kernel", "timer", "probe", "peers", "retry"} {
+	for i, w := range []string{"cluster", "adapter", "kernel", "timer", "probe", "peers", "forward", "retry"} {
 		if r&(1<<i) != 0 {
 			words = append(words, w)
 		}

@@ -26,8 +26,10 @@ import (
 type Forward struct {
 	log *slog.Logger
 
-	mu    sync.Mutex
-	known map[firewall.ID]bool // nftables chains as last found; Watch listens for them
+	// What is known, for Watch to tell what is news.
+	mu     sync.Mutex
+	known  map[firewall.ID]bool // chains of nftables as last found
+	legacy []firewall.Chain     // of iptables-legacy as last found, or made
 }
 
 // NewForward returns a Forward for the network namespace of this process.
@@ -51,21 +53,28 @@ func (f *Forward) Chains(ctx context.Context) ([]firewall.Chain, error) {
 	for _, c := range out {
 		known[c.ID] = true
 	}
+	legacy, err2 := legacyForwardChains()
 	f.mu.Lock()
-	f.known = known
+	f.known, f.legacy = known, legacy
 	f.mu.Unlock()
-	more, err2 := legacyForwardChains()
-	return append(out, more...), errors.Join(err, err2)
+	return append(out, legacy...), errors.Join(err, err2)
 }
 
 // Apply makes a change and verifies it. A chain that is not there has nothing of
 // ours in it: taking out succeeds, putting in does not.
 func (f *Forward) Apply(ctx context.Context, c firewall.Change) error {
-	change := changeNFT
-	if c.Chain.Backend == firewall.Legacy {
-		change = changeLegacy
+	var err error
+	switch c.Chain.Backend {
+	case firewall.Legacy:
+		err = changeLegacy(ctx, c)
+		now, _ := legacyForwardChains()
+		f.mu.Lock()
+		f.legacy = now
+		f.mu.Unlock()
+	default:
+		err = changeNFT(c)
 	}
-	if err := change(ctx, c); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s: %w", c, err)
 	}
 	return nil
@@ -197,7 +206,7 @@ func accept() []expr.Any {
 }
 
 // changeNFT replaces what is ours in a chain of nftables, in one transaction.
-func changeNFT(_ context.Context, change firewall.Change) error {
+func changeNFT(change firewall.Change) error {
 	rules, err := acceptsIn(change.Chain)
 	if err != nil {
 		return err
@@ -246,20 +255,23 @@ func (f *Forward) Watch(ctx context.Context, changed func()) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		var before string
 		for {
-			chains, err := legacyForwardChains()
-			if now := fmt.Sprint(chains, err); now != before {
-				before = now
-				changed()
-			}
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(legacyEvery):
 			}
+			now, err := legacyForwardChains()
+			f.mu.Lock()
+			news := err != nil || !slices.Equal(now, f.legacy)
+			f.mu.Unlock()
+			if news {
+				changed()
+			}
 		}
 	})
+	// What happened before the subscription stood was not heard.
+	changed()
 	return follow(ctx, f.log, news, c, changed)
 }
 

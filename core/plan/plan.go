@@ -63,6 +63,8 @@ type Report struct {
 	Locations []Location
 	// Waiting says what is missing, one sentence each.
 	Waiting []string
+	// RemoteIPv4 and RemoteIPv6 tell of which families anything leads elsewhere.
+	RemoteIPv4, RemoteIPv6 bool
 	// Warnings concern the whole cluster as this node sees it.
 	Warnings []model.Warning
 }
@@ -195,6 +197,11 @@ func (p *planner) findRemote() {
 			continue
 		}
 		p.remote = append(p.remote, remote{claim: c, hop: hop, mtu: p.pathMTU(c, hop)})
+	}
+	for i := range p.remote {
+		v4 := p.remote[i].prefix.Addr().Is4()
+		p.report.RemoteIPv4 = p.report.RemoteIPv4 || v4
+		p.report.RemoteIPv6 = p.report.RemoteIPv6 || !v4
 	}
 	p.shadowed = p.ownGround()
 }
