@@ -19,10 +19,7 @@ import (
 // An error says for which node Flannel has no route yet; the Additions that
 // come with it hold for all others.
 func (*Adapter) Inject(v adapter.View, f adapter.Facts) (adapter.Additions, error) {
-	routes := make(flannelRoutes, len(f.NextHops))
-	for _, h := range f.NextHops {
-		routes[h.Prefix] = h
-	}
+	routes := byPrefix(f.NextHops)
 	families := []bool{true} // IPv4
 	if doesIPv6(f) {
 		// Otherwise nothing of that family has a way, which is no news.
@@ -44,8 +41,24 @@ func doesIPv6(f adapter.Facts) bool {
 		slices.ContainsFunc(f.NextHops, func(h adapter.NextHop) bool { return is6(h.Prefix) })
 }
 
-// flannelRoutes are Flannel's own routes in main.
-type flannelRoutes map[netip.Prefix]adapter.NextHop
+// flannelRoutes are Flannel's own routes in main, sorted by prefix.
+type flannelRoutes []adapter.NextHop
+
+func byPrefix(hops []adapter.NextHop) flannelRoutes {
+	compare := func(a, b adapter.NextHop) int { return a.Prefix.Compare(b.Prefix) }
+	if !slices.IsSortedFunc(hops, compare) {
+		hops = slices.SortedStableFunc(slices.Values(hops), compare)
+	}
+	return hops
+}
+
+func (routes flannelRoutes) find(p netip.Prefix) (adapter.NextHop, bool) {
+	i, ok := slices.BinarySearchFunc(routes, p, func(h adapter.NextHop, p netip.Prefix) int { return h.Prefix.Compare(p) })
+	if !ok {
+		return adapter.NextHop{}, false
+	}
+	return routes[i], true
+}
 
 // to returns how Flannel reaches a node's pods with a next hop of one family.
 // All pods of a node are behind the same next hop, so any prefix will do; the
@@ -57,7 +70,7 @@ func (routes flannelRoutes) to(n *model.Node, v4 bool) (adapter.NextHop, error) 
 		if p.Addr().Is4() != v4 {
 			continue
 		}
-		h, ok := routes[p]
+		h, ok := routes.find(p)
 		if ok && h.Via.IsValid() && h.Via.Is4() == v4 && h.Device != "" {
 			return h, nil
 		}
@@ -89,7 +102,12 @@ func overlayRoutes(v adapter.View, routes flannelRoutes, families []bool) (adapt
 			errs = multierror.Append(errs, fmt.Errorf("gateway: %w", err))
 			continue
 		}
-		for _, r := range v.Remote {
+		if add.Routes == nil { // most often all are of one family
+			add.Routes = make([]state.Route, 0, len(v.Remote))
+		}
+		source := v.Self.InternalIP(v4)
+		for i := range v.Remote {
+			r := &v.Remote[i]
 			if r.Prefix.Addr().Is4() != v4 {
 				continue
 			}
@@ -100,7 +118,7 @@ func overlayRoutes(v adapter.View, routes flannelRoutes, families []bool) (adapt
 				Via:    hop.Via,
 				Device: hop.Device,
 				OnLink: hop.OnLink,
-				Source: v.Self.InternalIP(v4),
+				Source: source,
 				MTU:    smaller(r.MTU, hop.MTU),
 			})
 		}

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/kilo-overlay/kilo/core/adapter"
 	"github.com/kilo-overlay/kilo/core/state"
@@ -10,6 +11,8 @@ import (
 
 // Admit sorts an adapter's additions into what the mesh takes and why it
 // refuses the rest. So "only inter-location routes" holds for every adapter.
+//
+// The routes returned may be the very slice that the adapter gave.
 func Admit(v adapter.View, a adapter.Additions) (links []state.Link, routes []state.Route, refused []error) {
 	for _, l := range a.Links {
 		if err := admitLink(l); err != nil {
@@ -18,33 +21,26 @@ func Admit(v adapter.View, a adapter.Additions) (links []state.Link, routes []st
 		}
 		links = append(links, l)
 	}
-	remote := make(map[netip.Prefix]bool, len(v.Remote))
-	for _, r := range v.Remote {
-		remote[r.Prefix] = true
-	}
-	taken := make(map[routeKey]bool, len(a.Routes))
-	for _, r := range a.Routes {
-		k := routeKey{r.Table, r.Dst}
-		err := admitRoute(&v, remote, r)
-		if err == nil && taken[k] {
-			err = refusal(r, "it is there twice")
-		}
-		if err != nil {
+	d := newDoor(&v)
+	out := make(map[int]bool) // routes refused, by index
+	for i := range a.Routes {
+		if err := d.admit(&a.Routes[i]); err != nil {
 			refused = append(refused, err)
-			continue
+			out[i] = true
 		}
-		taken[k] = true
-		routes = append(routes, r)
+	}
+	if len(out) == 0 {
+		return links, a.Routes, refused
+	}
+	for i := range a.Routes {
+		if !out[i] {
+			routes = append(routes, a.Routes[i])
+		}
 	}
 	return links, routes, refused
 }
 
-type routeKey struct {
-	table int
-	dst   netip.Prefix
-}
-
-func refusal(r state.Route, why string) error {
+func refusal(r *state.Route, why string) error {
 	return fmt.Errorf("route to %s in table %d: %s", r.Dst, r.Table, why)
 }
 
@@ -55,7 +51,41 @@ func admitLink(l state.Link) error {
 	return nil
 }
 
-func admitRoute(v *adapter.View, remote map[netip.Prefix]bool, r state.Route) error {
+// door admits routes one by one. Thousands come, by few next hops and most
+// often in the order of what they lead to.
+type door struct {
+	*adapter.View
+	led   []bool                // by index of Remote: there is a route to it
+	back  map[netip.Prefix]bool // by address of a member: there is a route to it
+	next  int                   // index of Remote that is most likely asked for next
+	loops map[netip.Addr]string // by next hop: the prefix that makes it a loop, or ""
+}
+
+func newDoor(v *adapter.View) *door {
+	d := &door{View: v, led: make([]bool, len(v.Remote)), back: map[netip.Prefix]bool{}, loops: map[netip.Addr]string{}}
+	for i := range v.Members {
+		for _, a := range v.Members[i].InternalIPs {
+			d.back[single(a.Addr())] = false
+		}
+	}
+	return d
+}
+
+// find returns the index of a remote prefix, or -1.
+func (d *door) find(p netip.Prefix) int {
+	if d.next < len(d.Remote) && d.Remote[d.next].Prefix == p {
+		d.next++
+		return d.next - 1
+	}
+	i, ok := slices.BinarySearchFunc(d.Remote, p, func(r adapter.Remote, p netip.Prefix) int { return comparePrefix(r.Prefix, p) })
+	if !ok {
+		return -1
+	}
+	d.next = i + 1
+	return i
+}
+
+func (d *door) admit(r *state.Route) error {
 	switch {
 	case r.Type != state.Unicast || r.Metric != 0:
 		return refusal(r, "only unicast routes without a metric may be added")
@@ -65,41 +95,65 @@ func admitRoute(v *adapter.View, remote map[netip.Prefix]bool, r state.Route) er
 		return refusal(r, fmt.Sprintf("its next hop %s is of the other family", r.Via))
 	case r.Source.IsValid() && r.Source.Is4() != r.Dst.Addr().Is4():
 		return refusal(r, fmt.Sprintf("its source %s is of the other family", r.Source))
-	case r.Device == v.Interface:
-		return refusal(r, "what goes into "+v.Interface+" is the core's to say")
+	case r.Device == d.Interface:
+		return refusal(r, "what goes into "+d.Interface+" is the core's to say")
 	}
-	// A next hop inside what itself goes through the overlay would loop.
-	if r.Via.IsValid() {
-		for bits := r.Via.BitLen(); bits >= 0; bits-- {
-			if p, err := r.Via.Prefix(bits); err == nil && remote[p] && !ownAddress(v, r.Via) {
-				return refusal(r, fmt.Sprintf("its next hop %s lies in %s, which is reached through the overlay itself", r.Via, p))
-			}
-		}
+	if loop := d.loop(r.Via); loop != "" {
+		return refusal(r, fmt.Sprintf("its next hop %s lies in %s, which is reached through the overlay itself", r.Via, loop))
 	}
+	twice := false
 	switch r.Table {
 	case state.TableOverlay:
-		if v.Serving {
+		if d.Serving {
 			return refusal(r, "the gateway's routes to other locations are the core's to say")
 		}
-		if !remote[r.Dst] {
+		i := d.find(r.Dst)
+		if i < 0 {
 			return refusal(r, "it does not lead to another location")
 		}
+		twice, d.led[i] = d.led[i], true
 	case state.TableReturn:
-		if !v.Serving {
+		if !d.Serving {
 			return refusal(r, "only a gateway has a return table")
 		}
-		if !member(v, r.Dst) {
+		led, member := d.back[r.Dst]
+		if !member {
 			return refusal(r, "it does not lead to a member of the own location")
 		}
+		twice, d.back[r.Dst] = led, true
 	default:
 		return refusal(r, "it is in none of our tables")
+	}
+	if twice {
+		return refusal(r, "it is there twice")
 	}
 	return nil
 }
 
+// loop names the remote prefix that a next hop lies in: what goes there would
+// come back into the overlay. "" where it does not.
+func (d *door) loop(via netip.Addr) string {
+	if !via.IsValid() {
+		return ""
+	}
+	loop, known := d.loops[via]
+	if known {
+		return loop
+	}
+	next := d.next // looking must not lose the place
+	for bits := via.BitLen(); bits >= 0 && loop == ""; bits-- {
+		if p, err := via.Prefix(bits); err == nil && d.find(p) >= 0 && !d.ownAddress(via) {
+			loop = p.String()
+		}
+	}
+	d.next = next
+	d.loops[via] = loop
+	return loop
+}
+
 // ownAddress tells whether a is in a prefix of the own location's nodes, which
 // stands above any wider prefix of others.
-func ownAddress(v *adapter.View, a netip.Addr) bool {
+func (d *door) ownAddress(a netip.Addr) bool {
 	in := func(ps []netip.Prefix) bool {
 		for _, p := range ps {
 			if p.Contains(a) {
@@ -108,23 +162,12 @@ func ownAddress(v *adapter.View, a netip.Addr) bool {
 		}
 		return false
 	}
-	if in(v.Self.PodPrefixes) || in(v.Self.InternalIPs) {
+	if in(d.Self.PodPrefixes) || in(d.Self.InternalIPs) {
 		return true
 	}
-	for i := range v.Members {
-		if in(v.Members[i].PodPrefixes) || in(v.Members[i].InternalIPs) {
+	for i := range d.Members {
+		if in(d.Members[i].PodPrefixes) || in(d.Members[i].InternalIPs) {
 			return true
-		}
-	}
-	return false
-}
-
-func member(v *adapter.View, dst netip.Prefix) bool {
-	for i := range v.Members {
-		for _, a := range v.Members[i].InternalIPs {
-			if single(a.Addr()) == dst {
-				return true
-			}
 		}
 	}
 	return false

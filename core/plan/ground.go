@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/kilo-overlay/kilo/core/model"
 )
@@ -55,9 +54,7 @@ func newGround(s *model.Snapshot, ls []Location) ground {
 			all = append(all, claim{prefix: p.Masked(), kind: peerKind, party: int32(i)})
 		}
 	}
-	slices.SortFunc(all, func(a, b claim) int {
-		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
-	})
+	sortClaims(all)
 	g := ground{}
 	g.decide(s, ls, all)
 	return g

@@ -85,7 +85,10 @@ type planner struct {
 	// then needs exceptions.
 	shadowed []netip.Prefix
 	api      exceptions
-	// ways lead to other locations, returns back to members of the own.
+	// carries tells that nothing is missing for the node to take part.
+	carries bool
+	// ways are the adapter's to other locations, returns those back to members
+	// of the own.
 	ways, returns []state.Route
 	state         state.State
 	report        Report
@@ -125,15 +128,13 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 	p.findRemote()
 	p.findExceptions()
 
-	p.ways = make([]state.Route, 0, len(p.remote))
 	p.link()
-	if p.ready() {
+	if p.carries = p.ready(); p.carries {
 		p.report.Role = Member
 		if p.serving {
 			p.report.Role = Gateway
 		}
 		p.peers()
-		p.tunnelRoutes()
 		p.inject(a)
 	}
 	p.routes()
@@ -286,7 +287,8 @@ func (p *planner) peers() {
 
 // allowedIPs groups the remote prefixes by what carries them.
 func (p *planner) allowedIPs() (nodes map[*model.Node][]netip.Prefix, peers [][]netip.Prefix) {
-	nodes, peers = make(map[*model.Node][]netip.Prefix), make([][]netip.Prefix, len(p.snapshot.Peers))
+	nodes, peers = make(map[*model.Node][]netip.Prefix, len(p.links.present)), make([][]netip.Prefix, len(p.snapshot.Peers))
+	share := len(p.remote)/(len(p.links.present)+1) + 8 // room for what one of them most often has
 	for i := range p.remote {
 		switch r := &p.remote[i]; {
 		case r.mute:
@@ -295,9 +297,15 @@ func (p *planner) allowedIPs() (nodes map[*model.Node][]netip.Prefix, peers [][]
 		default:
 			// What a member reaches through its gateway it accepts over the
 			// node's own link too: the other side may move first.
-			if n := cmp.Or(r.hop, p.links.accepts(r)); n != nil {
-				nodes[n] = append(nodes[n], r.prefix)
+			n := cmp.Or(r.hop, p.links.accepts(r))
+			if n == nil {
+				continue
 			}
+			list, begun := nodes[n]
+			if !begun {
+				list = make([]netip.Prefix, 0, share)
+			}
+			nodes[n] = append(list, r.prefix)
 		}
 	}
 	return nodes, peers

@@ -8,33 +8,30 @@ import (
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
-// tunnelRoutes lead into the tunnel what this node sends over a link of its
+// tunnelRoute leads into the tunnel what this node sends over a link of its
 // own: on a gateway everything, its members' traffic included.
-func (p *planner) tunnelRoutes() {
-	for i := range p.remote {
-		r := &p.remote[i]
-		if r.mute || r.hop == nil && !(r.kind == peerKind && p.serving) || p.api.exempt(r.prefix) {
-			continue
-		}
-		v4 := r.prefix.Addr().Is4()
-		source := p.self.InternalIP(v4)
-		if !source.IsValid() {
-			// The other side accepts no source of ours in this family.
-			continue
-		}
-		route := state.Route{
-			Table: state.TableOverlay, Dst: r.prefix, Type: state.Unicast,
-			Device: p.facts.Interface, Source: source, MTU: r.mtu,
-		}
-		if p.facts.Adapter.Unnumbered && r.hop != nil {
-			// Named by its next hop, a route is not taken for a device's own
-			// network and copied into main by the CNI.
-			if via := r.hop.WireGuardIP(v4); via.IsValid() {
-				route.Via, route.OnLink = via, true
-			}
-		}
-		p.ways = append(p.ways, route)
+func (p *planner) tunnelRoute(r *remote) (route state.Route, ok bool) {
+	if !p.carries || r.mute || r.hop == nil && !(r.kind == peerKind && p.serving) || p.api.exempt(r.prefix) {
+		return route, false
 	}
+	v4 := r.prefix.Addr().Is4()
+	source := p.self.InternalIP(v4)
+	if !source.IsValid() {
+		// The other side accepts no source of ours in this family.
+		return route, false
+	}
+	route = state.Route{
+		Table: state.TableOverlay, Dst: r.prefix, Type: state.Unicast,
+		Device: p.facts.Interface, Source: source, MTU: r.mtu,
+	}
+	if p.facts.Adapter.Unnumbered && r.hop != nil {
+		// Named by its next hop, a route is not taken for a device's own
+		// network and copied into main by the CNI.
+		if via := r.hop.WireGuardIP(v4); via.IsValid() {
+			route.Via, route.OnLink = via, true
+		}
+	}
+	return route, true
 }
 
 // inject asks the adapter for what it adds, and admits it.
@@ -52,12 +49,11 @@ func (p *planner) inject(a adapter.Adapter) {
 		p.warn("AdapterRefused", "node/"+p.self.Name, "%s wanted what an adapter may not add: %v", a.Name(), why)
 	}
 	p.state.Links = append(p.state.Links, links...)
-	for _, r := range routes {
-		if r.Table == state.TableReturn {
-			p.returns = append(p.returns, r)
-		} else {
-			p.ways = append(p.ways, r)
-		}
+	// Admitted by role: a gateway's lead back, a member's lead elsewhere.
+	if p.serving {
+		p.returns = routes
+	} else {
+		p.ways = routes
 	}
 }
 
@@ -90,7 +86,7 @@ func (p *planner) partyName(c *claim) string {
 	return p.locations[c.party].Name
 }
 
-// routes are the ways to other locations, the ways back to members, and what
+// routes are the ways to other locations, over links and the adapter's, the ways back to members, and what
 // stands whatever happens to links and agents: an unreachable under everything
 // that must not leave in clear, a throw over own ground that a wider prefix of
 // somebody else encloses, and one over each API server address that is to be
@@ -110,7 +106,11 @@ func (p *planner) routes() {
 	slices.SortFunc(throws, comparePrefix)
 	throws = slices.Compact(throws)
 
-	all := make([]state.Route, 0, len(p.ways)+len(p.returns)+len(throws)+len(p.remote))
+	tunnelled := 0
+	if p.serving || len(p.links.present) > 0 {
+		tunnelled = len(p.remote)
+	}
+	all := make([]state.Route, 0, tunnelled+len(p.ways)+len(p.returns)+len(throws)+len(p.remote))
 	add := func(r state.Route) {
 		if r.Metric == 0 && r.Dst.Addr().Is6() {
 			r.Metric = defaultMetric6
@@ -127,6 +127,9 @@ func (p *planner) routes() {
 	for i := range p.remote {
 		dst := p.remote[i].prefix
 		before(dst)
+		if r, ok := p.tunnelRoute(&p.remote[i]); ok {
+			add(r)
+		}
 		for len(ways) > 0 && comparePrefix(ways[0].Dst, dst) <= 0 {
 			add(ways[0])
 			ways = ways[1:]
@@ -175,13 +178,6 @@ func (p *planner) ownGround() []netip.Prefix {
 	}
 	slices.SortFunc(own, comparePrefix)
 	return slices.Compact(own)
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	if c := a.Addr().Compare(b.Addr()); c != 0 {
-		return c
-	}
-	return a.Bits() - b.Bits()
 }
 
 // rules send packets to our tables. They stand on every node, in both

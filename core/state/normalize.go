@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strings"
@@ -72,7 +73,7 @@ func normalRoutes(routes []Route) []Route {
 		return n
 	}
 	for i := range routes {
-		if r := &routes[i]; r.Dst != r.Dst.Masked() || r.Metric == 0 && r.Dst.Addr().Is6() {
+		if r := &routes[i]; !isMasked(r.Dst) || r.Metric == 0 && r.Dst.Addr().Is6() {
 			routes = slices.Clone(routes)
 			for i := range routes {
 				routes[i] = normal(&routes[i])
@@ -83,10 +84,20 @@ func normalRoutes(routes []Route) []Route {
 	return inOrder(routes, compareRoutes, equal)
 }
 
+// isMasked tells whether p is p.Masked(), in a fraction of the time: at ten
+// thousand nodes a pass asks a hundred thousand times.
+func isMasked(p netip.Prefix) bool {
+	if !p.IsValid() || !p.Addr().Is4() {
+		return p == p.Masked()
+	}
+	a := p.Addr().As4()
+	return binary.BigEndian.Uint32(a[:])<<p.Bits() == 0
+}
+
 // normalPrefixes masks and sorts.
 func normalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	for _, p := range prefixes {
-		if p != p.Masked() {
+		if !isMasked(p) {
 			prefixes = slices.Clone(prefixes)
 			for i, p := range prefixes {
 				prefixes[i] = p.Masked()
