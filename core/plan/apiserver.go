@@ -94,8 +94,11 @@ func (p *planner) findExceptions() {
 	p.api.ports = p.apiPortsHere()
 	for i := range p.remote {
 		r := &p.remote[i]
+		if r.kind == peerKind {
+			continue
+		}
 		live := p.live(r)
-		if r.kind == peerKind || live && r.hop == nil {
+		if live && r.hop == nil {
 			continue
 		}
 		found := false

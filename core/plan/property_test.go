@@ -60,6 +60,14 @@ func randomCluster(r *rand.Rand) model.Snapshot {
 		s.Peers = append(s.Peers, model.Peer{Name: fmt.Sprintf("p%d", i), UID: fmt.Sprint(r.IntN(100)), Key: keyOf(fmt.Sprintf("p%d", i)), Seq: int64(r.IntN(3)),
 			AllowedIPs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(r.IntN(3)), 0}), 24+r.IntN(2))}})
 	}
+	for range r.IntN(3) {
+		host := s.Nodes[r.IntN(len(s.Nodes))]
+		at := host.InternalIPs[0].Addr()
+		if len(host.AllowedLocationIPs) > 0 {
+			at = host.AllowedLocationIPs[0].Addr().Next() // a balancer's
+		}
+		s.APIServers = append(s.APIServers, netip.AddrPortFrom(at, 6443))
+	}
 	s.Sort()
 	return s
 }
@@ -68,6 +76,7 @@ func randomCluster(r *rand.Rand) model.Snapshot {
 func factsOf(s model.Snapshot, self string) plan.Facts {
 	n := s.Node(self)
 	f := plan.Facts{Self: self, Interface: "kilo0", Port: 51820, Key: n.Key, TunnelMTU: n.TunnelMTU, AdapterKnown: true,
+		Live:    map[string]bool{"l0": true, "l2": true, "l4": true},
 		Adapter: adapter.Facts{CNI: "flannel", PodPrefixes: n.PodPrefixes, ClusterPrefixes: prefixes("10.244.0.0/16")}}
 	for _, o := range s.Nodes {
 		for _, p := range o.PodPrefixes {
@@ -224,7 +233,7 @@ func claimedTwice(s model.Snapshot, p netip.Prefix) bool {
 }
 
 // No route leads into the own location but those of the gateway's return
-// table, and every route has an unreachable under it.
+// table, and every route has something under it.
 func TestNoRouteIntoOwnLocation(t *testing.T) {
 	eachCluster(t, func(t *testing.T, r *rand.Rand, s model.Snapshot) {
 		for _, self := range s.Nodes {
@@ -244,7 +253,7 @@ func TestNoRouteIntoOwnLocation(t *testing.T) {
 			}
 			standing := map[netip.Prefix]bool{}
 			for _, route := range st.Routes {
-				if route.Type == state.Unreachable {
+				if route.Type != state.Unicast && route.Metric == state.MetricLast {
 					standing[route.Dst] = true
 				}
 			}
@@ -264,6 +273,70 @@ func TestNoRouteIntoOwnLocation(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The way to the API servers never depends on a tunnel that does not work, and
+// nothing else falls through to main: not before a location is live, and not
+// when the node's own device has gone, with the routes into it, and its agent.
+func TestWhatFallsThrough(t *testing.T) {
+	fell, held := 0, 0
+	eachCluster(t, func(t *testing.T, r *rand.Rand, s model.Snapshot) {
+		for _, self := range s.Nodes {
+			st, report := planOf(s, self.Name)
+			live := factsOf(s, self.Name).Live
+			hosts := slices.ContainsFunc(s.APIServers, func(a netip.AddrPort) bool { return a.Addr() == self.InternalIPs[0].Addr() })
+			isServer := func(a netip.Addr) bool {
+				return slices.ContainsFunc(s.APIServers, func(s netip.AddrPort) bool { return s.Addr() == a })
+			}
+			for _, gone := range []bool{false, true} {
+				routes := slices.DeleteFunc(slices.Clone(st.Routes), func(o state.Route) bool { return gone && o.Device == "kilo0" })
+				check := func(n *model.Node, a netip.Addr, mends bool) {
+					t.Helper()
+					// A member's way ends with its gateway, which its own agent notices.
+					falls := mends && (!live[n.Location] || !n.Spoken || gone && report.Role == plan.Gateway)
+					found := lookUp(routes, a)
+					switch fallen := found == nil || found.Type == state.Throw; {
+					case falls && !fallen:
+						t.Errorf("on %s (%s, device gone: %t): %s of %s, %s: %v", self.Name, report.Role, gone, a, n.Name, n.Location, found)
+					case !falls && fallen:
+						t.Errorf("on %s (%s, device gone: %t): %s of %s, %s, falls through: %v", self.Name, report.Role, gone, a, n.Name, n.Location, found)
+					case falls:
+						fell++
+					default:
+						held++
+					}
+				}
+				for i := range s.Nodes {
+					n := &s.Nodes[i]
+					if n.Location == self.Location {
+						continue
+					}
+					check(n, n.InternalIPs[0].Addr(), hosts || isServer(n.InternalIPs[0].Addr()))
+					if !claimedTwice(s, n.PodPrefixes[0]) {
+						check(n, n.PodPrefixes[0].Addr().Next(), false)
+					}
+				}
+			}
+		}
+	})
+	if fell < 100 || held < 100 {
+		t.Errorf("%d addresses fell through and %d did not: the clusters are too dull", fell, held)
+	}
+}
+
+// lookUp returns the route of table 1107 that the kernel would take, or nil.
+func lookUp(routes []state.Route, a netip.Addr) *state.Route {
+	var best *state.Route
+	for i := range routes {
+		o := &routes[i]
+		if o.Table != state.TableOverlay || !o.Dst.Contains(a) {
+			continue
+		}
+		if best == nil || o.Dst.Bits() > best.Dst.Bits() || o.Dst == best.Dst && o.Metric < best.Metric {
+			best = o
+		}
+	}
+	return best
 }
 
 // A node that joins another location changes nothing but what is its own: its
