@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -59,16 +61,19 @@ func observedRule(n *netlink.Rule) (state.Rule, bool) {
 	case 0:
 	case unix.IPPROTO_UDP:
 		r.Proto = "udp"
+	case unix.IPPROTO_TCP:
+		r.Proto = "tcp"
 	default:
 		return r, false
 	}
-	var ok [2]bool
+	var ok [3]bool
+	r.From, ok[2] = singleAddr(n.Src)
 	r.SrcPort, ok[0] = singlePort(n.Sport)
 	r.DstPort, ok[1] = singlePort(n.Dport)
 	full := n.Mask == nil || *n.Mask == fullMask || n.Mark == 0 && *n.Mask == 0
-	plain := n.Src == nil && n.Dst == nil && n.OifName == "" && n.Tos == 0 && n.TunID == 0 && n.UIDRange == nil &&
+	plain := n.Dst == nil && n.OifName == "" && n.Tos == 0 && n.TunID == 0 && n.UIDRange == nil &&
 		n.Goto < 0 && n.SuppressIfgroup < 0 && n.SuppressPrefixlen < 0
-	return r, ok[0] && ok[1] && full && plain
+	return r, ok[0] && ok[1] && ok[2] && full && plain
 }
 
 const fullMask = 1<<32 - 1
@@ -78,6 +83,15 @@ func singlePort(p *netlink.RulePortRange) (uint16, bool) {
 		return 0, true
 	}
 	return p.Start, p.Start == p.End
+}
+
+func singleAddr(n *net.IPNet) (netip.Addr, bool) {
+	if n == nil {
+		return netip.Addr{}, true
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	ones, bits := n.Mask.Size()
+	return a.Unmap(), ok && bits > 0 && ones == bits
 }
 
 // addRule adds a rule unless it is there. The kernel's own check for
@@ -115,8 +129,12 @@ func hasRule(r state.Rule) (bool, error) {
 // writeRule sends a rule. The library's own way writes the one-byte ipproto in
 // four, of which the kernel complains in its log.
 func writeRule(message, flags int, r state.Rule) error {
-	if r.Proto != "" && r.Proto != "udp" {
+	protocol, known := protocols[r.Proto]
+	if r.Proto != "" && !known {
 		return fmt.Errorf("no rule for protocol %q", r.Proto)
+	}
+	if r.From.IsValid() && r.From.Is6() != r.V6 {
+		return fmt.Errorf("rule %q: its source is of the other family", r)
 	}
 	if !ourPlace(r.Priority, r.Table) {
 		return fmt.Errorf("neither priority %d nor table %d is ours", r.Priority, r.Table)
@@ -128,6 +146,7 @@ func writeRule(message, flags int, r state.Rule) error {
 		header.Family = unix.AF_INET6
 	}
 	header.Type = unix.FR_ACT_TO_TBL
+	header.Src_len = uint8(r.From.BitLen())
 	if r.Invert {
 		header.Flags = netlink.FibRuleInvert
 	}
@@ -142,6 +161,9 @@ func writeRule(message, flags int, r state.Rule) error {
 	u32(nl.FRA_PRIORITY, uint32(r.Priority))
 	u32(nl.FRA_TABLE, uint32(r.Table))
 	req.AddData(nl.NewRtAttr(nl.FRA_PROTOCOL, []byte{state.Protocol}))
+	if r.From.IsValid() {
+		req.AddData(nl.NewRtAttr(nl.FRA_SRC, r.From.AsSlice()))
+	}
 	if r.Mark != 0 {
 		u32(nl.FRA_FWMARK, r.Mark)
 		u32(nl.FRA_FWMASK, fullMask)
@@ -149,8 +171,8 @@ func writeRule(message, flags int, r state.Rule) error {
 	if r.IIF != "" {
 		req.AddData(nl.NewRtAttr(nl.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
 	}
-	if r.Proto == "udp" {
-		req.AddData(nl.NewRtAttr(nl.FRA_IP_PROTO, []byte{unix.IPPROTO_UDP}))
+	if known {
+		req.AddData(nl.NewRtAttr(nl.FRA_IP_PROTO, []byte{protocol}))
 	}
 	port(nl.FRA_SPORT_RANGE, r.SrcPort)
 	port(nl.FRA_DPORT_RANGE, r.DstPort)

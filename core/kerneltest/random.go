@@ -73,6 +73,8 @@ func Random(r *rand.Rand, wireguard string, key model.Key) state.State {
 		s.Rules = append(s.Rules, some(g,
 			state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", SrcPort: tunnel.Tunnel.Port, Table: state.TableMain},
 			state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", DstPort: tunnel.Tunnel.Port, Table: state.TableMain},
+			state.Rule{Priority: state.PriorityTunnel, V6: v6, From: map[bool]netip.Addr{false: netip.MustParseAddr("198.51.100.1"), true: netip.MustParseAddr("2001:db8::1")}[v6],
+				Proto: "tcp", SrcPort: 6443, Table: state.TableMain},
 			state.Rule{Priority: state.PriorityReturn, V6: v6, IIF: wireguard, Table: state.TableReturn},
 			state.Rule{Priority: state.PriorityOverlay, V6: v6, Invert: true, Mark: state.Mark, Table: state.TableOverlay},
 		)...)

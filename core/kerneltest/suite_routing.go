@@ -201,6 +201,9 @@ func testRules(s *scene) {
 		state.Rule{Priority: state.PriorityReturn, IIF: "nosuch", Table: state.TableReturn},
 		state.Rule{Priority: state.PriorityTunnel, Proto: "udp", SrcPort: 51821, Table: state.TableMain},
 		state.Rule{Priority: state.PriorityTunnel, Proto: "udp", SrcPort: 51821, DstPort: 51821, Table: state.TableMain},
+		state.Rule{Priority: state.PriorityTunnel, From: netip.MustParseAddr("198.51.100.1"), Proto: "tcp", SrcPort: 6443, Table: state.TableMain},
+		state.Rule{Priority: state.PriorityTunnel, From: netip.MustParseAddr("198.51.100.2"), Proto: "tcp", SrcPort: 6443, Table: state.TableMain},
+		state.Rule{Priority: state.PriorityTunnel, V6: true, From: netip.MustParseAddr("2001:db8::1"), Proto: "tcp", SrcPort: 6443, Table: state.TableMain},
 	)
 	s.run(w)
 	s.rest(w)

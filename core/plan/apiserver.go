@@ -21,6 +21,10 @@ import (
 //   - on an API server's own node, all node addresses of that location, to
 //     which its answers go. A node without an agent is never live.
 //
+// What an API server answers from an address that is not in the mesh (its node's
+// public one) never enters the tunnel, whose other end would not take it from
+// there: a node whose own address is public, and in the mesh, asks it there.
+//
 // A tunnel that lives may end with its agent: a userspace device takes its
 // routes along, and then nobody is there to see it. The kubelet that is to start
 // the next agent would be cut off for good by a standing unreachable. So where
@@ -38,6 +42,8 @@ type exceptions struct {
 	// callers are to be answered, by TCP from these ports of this node. Sorted.
 	callers []netip.Prefix
 	ports   []uint16
+	// outside are addresses of this node's API server that are not in the mesh.
+	outside []netip.Addr
 }
 
 // exempt tells whether a single-address prefix is an exception.
@@ -92,6 +98,7 @@ func (p *planner) findExceptions() {
 	}
 	p.apiServersApart()
 	p.api.ports = p.apiPortsHere()
+	p.api.outside = p.apiAddressesOutside()
 	for i := range p.remote {
 		r := &p.remote[i]
 		if r.kind == peerKind {
@@ -153,6 +160,17 @@ func (p *planner) passes(s *sets) [][]state.Match {
 	return out
 }
 
+// answersOutside are what an API server's host says from addresses outside of
+// the mesh, which the guard lets go.
+func (p *planner) answersOutside() (out [][]state.Match) {
+	for _, port := range p.api.ports {
+		for _, a := range p.api.outside {
+			out = append(out, []state.Match{state.AddrIs{Source: true, Prefix: single(a)}, state.Port{Proto: "tcp", Port: port, Source: true}})
+		}
+	}
+	return out
+}
+
 func (p *planner) isWireGuardIP(a netip.Addr) bool {
 	return slices.ContainsFunc(p.snapshot.WireGuardSubnets, func(n netip.Prefix) bool { return n.Contains(a) })
 }
@@ -168,6 +186,27 @@ func (c *claim) isInternalIP() bool {
 		}
 	}
 	return false
+}
+
+// apiAddressesOutside are the addresses of this node's API server that are not
+// in the mesh: the node's endpoint, and whatever agents are configured with that
+// nobody in the mesh has, a floating address say.
+func (p *planner) apiAddressesOutside() (out []netip.Addr) {
+	if len(p.api.ports) == 0 {
+		return nil
+	}
+	add := func(a netip.Addr) {
+		a = a.Unmap()
+		if a.IsValid() && !a.IsLoopback() && !p.inMesh(a) && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	add(p.self.Endpoint.Addr)
+	for _, server := range p.snapshot.APIServers {
+		add(server.Addr())
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
 }
 
 // apiPortsHere are the ports of API servers at this node's own addresses.

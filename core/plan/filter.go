@@ -65,6 +65,9 @@ func (p *planner) filter() {
 		strayForward.Rules = append(strayForward.Rules, rule(why, state.Return{}, m...))
 		strayOutput.Rules = append(strayOutput.Rules, rule(why, state.Return{}, m...))
 	}
+	for _, m := range p.answersOutside() {
+		guard.Rules = append(guard.Rules, rule("API server, asked outside of the mesh", state.Accept{}, m...))
+	}
 	for _, w := range p.waysToGateway() {
 		guard.Rules = append(guard.Rules, rule("to the gateway", state.Accept{},
 			state.OutInterface{Name: w.device}, state.NextHop{Addr: w.via}))

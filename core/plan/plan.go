@@ -363,6 +363,11 @@ func (p *planner) inOverlay(a netip.Addr) bool {
 			return true
 		}
 	}
+	return p.inMesh(a)
+}
+
+// inMesh tells whether a is an address of a node, pod or Peer.
+func (p *planner) inMesh(a netip.Addr) bool {
 	for i := range p.ground.claims {
 		if p.ground.claims[i].prefix.Contains(a) {
 			return true

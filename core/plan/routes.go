@@ -192,6 +192,15 @@ func (p *planner) rules() {
 			state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", DstPort: p.facts.Port, Table: state.TableMain},
 			state.Rule{Priority: state.PriorityOverlay, V6: v6, Invert: true, Mark: state.Mark, Table: state.TableOverlay},
 		)
+		for _, a := range p.api.outside {
+			for _, port := range p.api.ports {
+				if a.Is6() == v6 {
+					// It serves the reverse path filter as well, for what asks.
+					p.state.Rules = append(p.state.Rules,
+						state.Rule{Priority: state.PriorityTunnel, V6: v6, From: a, Proto: "tcp", SrcPort: port, Table: state.TableMain})
+				}
+			}
+		}
 		if p.serving {
 			p.state.Rules = append(p.state.Rules,
 				state.Rule{Priority: state.PriorityReturn, V6: v6, IIF: p.facts.Interface, Table: state.TableReturn})

@@ -39,12 +39,14 @@ set route table 1107 10.244.9.0/24 dev kilo0 src 10.0.0.1 mtu 1420
 set route table 1108 10.0.0.2/32 via 10.244.2.0 dev flannel.1 onlink
 add rule 105 inet ipproto udp dport 51820 lookup main
 add rule 105 inet ipproto udp sport 51820 lookup main
+add rule 105 inet from 198.51.100.1 ipproto tcp sport 6443 lookup main
 add rule 106 inet iif kilo0 lookup 1108
 add rule 107 inet not fwmark 0x1000 lookup 1107
 `)
 	expect(t, gateway(), state.State{}, `
 delete rule 107 inet not fwmark 0x1000 lookup 1107
 delete rule 106 inet iif kilo0 lookup 1108
+delete rule 105 inet from 198.51.100.1 ipproto tcp sport 6443 lookup main
 delete rule 105 inet ipproto udp sport 51820 lookup main
 delete rule 105 inet ipproto udp dport 51820 lookup main
 delete route table 1107 10.244.9.0/24 dev kilo0 src 10.0.0.1 mtu 1420

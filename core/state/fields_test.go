@@ -66,7 +66,7 @@ func filled() state.State {
 			OnLink: true, Source: addr("10.0.0.1"), MTU: 1420, Metric: 1,
 		}},
 		Rules: []state.Rule{{
-			Priority: 107, V6: true, Invert: true, Mark: 0x1000, IIF: "kilo0", Proto: "udp", SrcPort: 1, DstPort: 2, Table: 1107,
+			Priority: 107, V6: true, Invert: true, Mark: 0x1000, From: addr("10.0.0.1"), IIF: "kilo0", Proto: "udp", SrcPort: 1, DstPort: 2, Table: 1107,
 		}},
 		Filter: state.Filter{
 			Sets:   []state.Set{{Name: "s", V6: true, Elements: []netip.Prefix{prefix("fd00:9::/64")}}},

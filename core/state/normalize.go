@@ -211,6 +211,7 @@ func compareRules(a, b *Rule) int {
 		compareBools(a.V6, b.V6),
 		compareBools(a.Invert, b.Invert),
 		cmp.Compare(a.Mark, b.Mark),
+		a.From.Compare(b.From),
 		cmp.Compare(a.IIF, b.IIF),
 		cmp.Compare(a.Proto, b.Proto),
 		cmp.Compare(a.SrcPort, b.SrcPort),

@@ -159,9 +159,10 @@ type Rule struct {
 	// full, is Mark; with Invert, those whose mark is not.
 	Invert  bool
 	Mark    uint32
-	IIF     string // incoming interface; "": any
-	Proto   string // "udp" or "": any
-	SrcPort uint16 // 0: any
+	From    netip.Addr // source; invalid: any
+	IIF     string     // incoming interface; "": any
+	Proto   string     // "udp", "tcp" or "": any
+	SrcPort uint16     // 0: any
 	DstPort uint16
 	Table   int
 }

@@ -139,6 +139,7 @@ func (r Rule) String() string {
 	if r.Invert {
 		w.add("not")
 	}
+	w.addValid("from", r.From)
 	if r.Mark != 0 {
 		w.add("fwmark", hex(r.Mark))
 	}

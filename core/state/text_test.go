@@ -40,6 +40,7 @@ func gateway() state.State {
 		Rules: []state.Rule{
 			{Priority: state.PriorityTunnel, Proto: "udp", SrcPort: 51820, Table: state.TableMain},
 			{Priority: state.PriorityTunnel, Proto: "udp", DstPort: 51820, Table: state.TableMain},
+			{Priority: state.PriorityTunnel, From: addr("198.51.100.1"), Proto: "tcp", SrcPort: 6443, Table: state.TableMain},
 			{Priority: state.PriorityReturn, IIF: "kilo0", Table: state.TableReturn},
 			{Priority: state.PriorityOverlay, Invert: true, Mark: state.Mark, Table: state.TableOverlay},
 		},
@@ -64,6 +65,7 @@ route table 1107 unreachable 10.244.9.0/24 metric 4294967295
 route table 1108 10.0.0.2/32 via 10.244.2.0 dev flannel.1 onlink
 rule 105 inet ipproto udp dport 51820 lookup main
 rule 105 inet ipproto udp sport 51820 lookup main
+rule 105 inet from 198.51.100.1 ipproto tcp sport 6443 lookup main
 rule 106 inet iif kilo0 lookup 1108
 rule 107 inet not fwmark 0x1000 lookup 1107
 table inet kilo {
