@@ -15,8 +15,8 @@ import (
 // gateway and on a member: they start from what they saved, and the mesh stays
 // whole. When the API server is back, nothing is different.
 func TestAPIServerAway(t *testing.T) {
+	t.Parallel() // it mostly waits
 	l := mesh(t, lab.Default())
-	t.Parallel() // from here on it mostly waits
 	cp := l.Machine("cp")
 	gateways, addresses := gatewaysOf(t, l), wireGuardAddresses(t, l)
 	ok(t, cp.SignalDaemon("kube-apiserver", unix.SIGSTOP))
@@ -25,7 +25,7 @@ func TestAPIServerAway(t *testing.T) {
 		t.Fatal("the API server answers: nothing is tried")
 	}
 
-	streams := startStreams(t, l, "b2 a3", "a1 b1")
+	streams := startStreams(t, l, "b2 a3", "a1 b1", "node/a2 node/b2")
 	for _, name := range []string{"c1", "a3"} { // a gateway without an endpoint, a member
 		ok(t, l.Machine(name).RestartAgent(t.Context()))
 		took := whole(t, l, 20*time.Second)

@@ -15,8 +15,8 @@ import (
 // counts, without a write to Nodes or Events by anybody whom we could have made
 // do it.
 //
-// It waits while others run: it begins as the first of this package's tests,
-// for its file's name, and ends as one of those that run in parallel, last.
+// It waits while others run: it begins before them, for its file's name, and
+// ends among the tests that run in parallel, which are the last.
 // KILO_LAB_REST changes the ten minutes ("1m").
 func TestAtRest(t *testing.T) {
 	period := 10 * time.Minute

@@ -2,7 +2,7 @@ package scenario
 
 import (
 	"context"
-	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +14,7 @@ import (
 func memberWithoutAgent(t *testing.T, l *lab.Lab) {
 	n := l.Machine("a3")
 	wires := watchWires(t, l)
-	streams := startStreams(t, l, "a3 b2", "c2 a3")
+	streams := startStreams(t, l, "a3 b2", "c2 a3", "node/a3 node/b2")
 	ok(t, n.KillAgent(t.Context()))
 	time.Sleep(2 * time.Second)
 	ok(t, n.StartAgent(t.Context()))
@@ -41,9 +41,9 @@ func gatewayWithoutAgent(t *testing.T, l *lab.Lab) {
 		streams []string
 		end     string
 	}{
-		{"a1", []string{"b2 a3", "a3 c2"}, "killed"},
-		{"a1", []string{"c2 a3", "a3 b2"}, "stopped"},
-		{"c1", []string{"a3 c2", "c2 b2"}, "killed"}, // behind NAT
+		{"a1", []string{"b2 a3", "node/b2 node/a2", "a3 c2", "node/a3 node/c1"}, "killed"},
+		{"a1", []string{"c2 a3", "node/c1 node/a1", "a3 b2", "node/a2 node/b2"}, "stopped"},
+		{"c1", []string{"a3 c2", "node/a2 node/c1", "c2 b2", "node/c2 node/b1"}, "killed"}, // behind NAT
 	} {
 		n := l.Machine(c.gateway)
 		wires := watchWires(t, l)
@@ -73,22 +73,28 @@ func gatewayWithoutAgent(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// stream is one pod pinging another, ten times a second.
-type oneWay struct {
+// stream is one place pinging another, ten times a second.
+type stream struct {
 	name     string
-	from, to *lab.Pod
+	from, to *lab.Place
 	run      *lab.PingRun
 }
 
-// startStreams starts one stream for each "FROM TO". Several between the same
-// locations would help each other: a side that sends also starts handshakes.
-func startStreams(t *testing.T, l *lab.Lab, pairs ...string) []oneWay {
+// startStreams starts a stream for each "FROM TO": the pods of these nodes, or
+// with node/ before the name the nodes. Streams between two locations should go
+// the same way: a side that sends starts handshakes, and so helps the other.
+func startStreams(t *testing.T, l *lab.Lab, pairs ...string) []stream {
 	t.Helper()
-	var streams []oneWay
+	place := func(name string) *lab.Place {
+		if node, yes := strings.CutPrefix(name, "node/"); yes {
+			return &l.Machine(node).Place
+		}
+		return &l.Pod(name).Place
+	}
+	var streams []stream
 	for _, pair := range pairs {
-		var from, to string
-		must(fmt.Sscan(pair, &from, &to))(t)
-		s := oneWay{name: from + " → " + to, from: l.Pod(from), to: l.Pod(to)}
+		from, to, _ := strings.Cut(pair, " ")
+		s := stream{name: from + " → " + to, from: place(from), to: place(to)}
 		s.run = must(s.from.StartPing(t.Context(), s.to.Addr, 100*time.Millisecond))(t)
 		streams = append(streams, s)
 	}

@@ -141,12 +141,13 @@ func behindNAT(t *testing.T, l *lab.Lab) {
 // What the mesh must do on the default lab it must do on others.
 func TestMeshElsewhere(t *testing.T) {
 	for name, change := range map[string]func(*lab.Spec){
-		"rp_filter off":         func(s *lab.Spec) { s.RPFilter = lab.RPFilterOff },
-		"rp_filter loose":       func(s *lab.Spec) { s.RPFilter = lab.RPFilterLoose },
-		"host-gw":               func(s *lab.Spec) { s.Flannel.Backend = "host-gw" },
-		"routed internet":       func(s *lab.Spec) { s.RoutedInternet = true },
-		"nftables":              func(s *lab.Spec) { s.Flannel.NFTables, s.ProxyMode = true, lab.ProxyNFTables },
-		"direct routing, VNI 7": func(s *lab.Spec) { s.Flannel.DirectRouting, s.Flannel.VNI = true, 7; twoSubnets(s) },
+		"host-gw, rp_filter off":            func(s *lab.Spec) { s.Flannel.Backend, s.RPFilter = "host-gw", lab.RPFilterOff },
+		"routed internet, nftables for all": func(s *lab.Spec) { s.RoutedInternet, s.Flannel.NFTables, s.ProxyMode = true, true, lab.ProxyNFTables },
+		"two subnets with direct routing, VNI 7, rp_filter loose": func(s *lab.Spec) {
+			s.Flannel.DirectRouting, s.Flannel.VNI, s.RPFilter = true, 7, lab.RPFilterLoose
+			s.Locations[0].Subnets = append(slices.Clone(s.Locations[0].Subnets), netip.MustParsePrefix("10.1.1.0/24"))
+			s.Locations[0].Nodes[2].Subnet = 1 // a3
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := lab.Default()
@@ -157,12 +158,6 @@ func TestMeshElsewhere(t *testing.T) {
 			servicesAcross(t, l)
 		})
 	}
-}
-
-// twoSubnets puts a3 behind a router inside its location.
-func twoSubnets(s *lab.Spec) {
-	s.Locations[0].Subnets = append(slices.Clone(s.Locations[0].Subnets), netip.MustParsePrefix("10.1.1.0/24"))
-	s.Locations[0].Nodes[2].Subnet = 1
 }
 
 // mesh brings up a lab and waits until its mesh is whole.
