@@ -150,7 +150,7 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.StringSliceVar(&o.excludeInterfaces, "exclude-interfaces", nil, "interfaces whose addresses are never this node's endpoint or internal address; * at the end of a name stands for anything. Those of CNIs, containers and tunnels always are excluded")
 	fs.Var(&o.excludeCIDRs, "exclude-cidrs", "prefixes that this node's endpoint and internal address are never taken from")
 	fs.Var(&o.publicCIDRs, "public-cidrs", "prefixes to be taken for public although they are reserved or private, for networks that use them so")
-	fs.BoolVar(&o.preferPrivate, "prioritise-private-addresses", false, "prefer a private address as this node's endpoint")
+	fs.BoolVar(&o.preferPrivate, "prioritise-private-addresses", false, "prefer a private address as this node's endpoint and internal address, where locations reach each other by those")
 
 	fs.StringVar(&o.location, "location", "", "location of this node; annotation kilo.squat.ai/location wins")
 	fs.Var(&o.forceEndpoint, "force-endpoint", "host:port at which other locations reach this node; annotation kilo.squat.ai/force-endpoint wins")

@@ -34,8 +34,10 @@ type Settings struct {
 	// are never candidates, in addition to what is left out anyway.
 	ExcludeInterfaces []string
 	ExcludeCIDRs      []netip.Prefix
-	// PreferPrivate takes a private address of the node's interfaces where its
-	// InternalIP is a public one (--prioritise-private-addresses).
+	// PreferPrivate takes a private address of the node's interfaces for its
+	// endpoint, and for its internal address where its InternalIP is a public
+	// one: locations reach each other by private addresses
+	// (--prioritise-private-addresses).
 	PreferPrivate bool
 }
 
@@ -265,12 +267,19 @@ func (d *decider) full(internal []netip.Prefix) model.Granularity {
 }
 
 // endpoint is the first public address of the node, or none: better to be
-// spoken to by nobody than to send others to a wrong address.
+// spoken to by nobody than to send others to a wrong address. A private one it
+// is only where somebody says that others reach it.
 func (d *decider) endpoint() model.Endpoint {
-	for _, v4 := range []bool{true, false} {
-		for _, p := range d.candidates(v4) {
-			if d.public(p.Addr()) {
-				return model.Endpoint{Addr: p.Addr(), Port: d.in.Settings.Port}
+	wanted := []func(netip.Addr) bool{d.public}
+	if d.in.Settings.PreferPrivate {
+		wanted = []func(netip.Addr) bool{private, d.public}
+	}
+	for _, good := range wanted {
+		for _, v4 := range []bool{true, false} {
+			for _, p := range d.candidates(v4) {
+				if good(p.Addr()) {
+					return model.Endpoint{Addr: p.Addr(), Port: d.in.Settings.Port}
+				}
 			}
 		}
 	}

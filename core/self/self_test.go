@@ -104,7 +104,11 @@ func TestAddresses(t *testing.T) {
 		{"private preferred", func(in *self.Input) {
 			in.Inputs.NodeInternalIPs = addrs("8.8.4.4")
 			in.Settings.PreferPrivate = true
-		}, []model.Interface{iface("eth0", "", "8.8.4.4/32"), iface("eth1", "", "10.7.0.1/16")}, "10.7.0.1/16", "8.8.4.4:51820", ""},
+		}, []model.Interface{iface("eth0", "", "8.8.4.4/32"), iface("eth1", "", "10.7.0.1/16")}, "10.7.0.1/16", "10.7.0.1:51820", ""},
+		{"private preferred, and there is none", func(in *self.Input) {
+			in.Inputs.NodeInternalIPs = addrs("8.8.4.4")
+			in.Settings.PreferPrivate = true
+		}, []model.Interface{iface("eth0", "", "8.8.4.4/32")}, "8.8.4.4/32", "8.8.4.4:51820", ""},
 		{"internal-cidr", func(in *self.Input) {
 			in.Inputs.NodeInternalIPs = addrs("10.0.0.5")
 			in.Settings.InternalCIDRs = prefixes("10.7.0.0/16")
