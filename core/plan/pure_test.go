@@ -3,13 +3,15 @@ package plan_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// The planner and what it is made of stay pure: nothing of the product but
-// these packages, and of the standard library nothing that reads a clock, a
-// file or the network.
+// The planner, what it is made of, and what prints its results stay pure:
+// nothing of the product but these packages, and of the standard library nothing
+// that reads a clock, a file or the network.
 func TestImports(t *testing.T) {
 	const module = "github.com/kilo-overlay/kilo/"
 	allowed := map[string][]string{
@@ -18,7 +20,10 @@ func TestImports(t *testing.T) {
 		"core/adapter": {"core/model", "core/state"},
 		"core/plan":    {"core/model", "core/state", "core/adapter"},
 		"core/self":    {"core/model", "core/state", "core/adapter"},
+		"core/render":  {"core/model", "core/state", "core/plan"},
 	}
+	// Durations are values; these are a clock.
+	clock := regexp.MustCompile(`\btime\.(Now|Since|Until|After|AfterFunc|Tick|NewTimer|NewTicker|Sleep)\b`)
 	forbidden := []string{"os", "net", "net/http", "syscall", "log", "log/slog", "os/exec", "io/fs", "math/rand", "math/rand/v2", "sync"}
 	for pkg, ours := range allowed {
 		out, err := exec.Command("go", "list", "-f", `{{join .Imports "\n"}}`, module+pkg).Output()
@@ -35,6 +40,19 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s imports %s: the planner stays within the standard library", pkg, imp)
 			case contains(forbidden, imp):
 				t.Errorf("%s imports %s: a decision reads no clock, file or network", pkg, imp)
+			}
+		}
+		files, err := filepath.Glob("../../" + pkg + "/*.go")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no sources of %s (%v)", pkg, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := clock.Find(text); found != nil && !strings.HasSuffix(file, "_test.go") {
+				t.Errorf("%s reads a clock: %s", file, found)
 			}
 		}
 	}
