@@ -66,10 +66,21 @@ func (a *Adapter) Discover(ctx context.Context) (adapter.Facts, error) {
 		Device:            device.Name,
 		DeviceMTU:         device.MTU,
 		PodMTU:            env.MTU,
+		PodMTUSetting:     podMTUSetting(rec.Backend),
 		NextHops:          hops,
 		ExcludeInterfaces: excludeInterfaces(host, env),
 		Warnings:          warnings,
 	}, nil
+}
+
+// podMTUSetting is where the MTU of pods is set. The vxlan backend has a number of
+// its own, the MTU of its outer packets, and gives pods 50 less; the others take
+// their interface's, and only Flannel's CNI plugin can be told another.
+func podMTUSetting(backend string) adapter.Setting {
+	if backend == "vxlan" {
+		return adapter.Setting{Where: `"MTU" in the Backend of Flannel's net-conf.json`, Add: 50}
+	}
+	return adapter.Setting{Where: `"mtu" in "delegate" of Flannel's CNI configuration (cni-conf.json)`}
 }
 
 // readSubnetFile returns what subnet.env says, and when it was written.

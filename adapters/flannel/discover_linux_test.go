@@ -136,6 +136,7 @@ func TestRealKernel(t *testing.T) {
 		PodPrefixes:     prefixList("10.244.2.0/24", "fd00:10:2::/64"),
 		ClusterPrefixes: prefixList("10.244.0.0/16", "fd00:10::/32"),
 		Device:          "flannel.42", DeviceMTU: 1450, PodMTU: 1430,
+		PodMTUSetting: adapter.Setting{Where: `"MTU" in the Backend of Flannel's net-conf.json`, Add: 50},
 		NextHops: []adapter.NextHop{
 			{Prefix: netip.MustParsePrefix("10.244.1.0/24"), Via: addr("10.244.1.0"), Device: "flannel.42", OnLink: true, MTU: 1450},
 			{Prefix: netip.MustParsePrefix("10.244.3.0/24"), Via: addr("10.0.0.3"), Device: "eth0", MTU: 1500},

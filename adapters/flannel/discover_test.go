@@ -148,6 +148,7 @@ func TestDiscover(t *testing.T) {
 					PodPrefixes:     prefixes("10.244.2.0/24"),
 					ClusterPrefixes: prefixes("10.244.0.0/16"),
 					Device:          "flannel.1", DeviceMTU: 1450, PodMTU: 1450,
+					PodMTUSetting: adapter.Setting{Where: `"MTU" in the Backend of Flannel's net-conf.json`, Add: 50},
 					NextHops: []adapter.NextHop{
 						hop(t, "10.244.1.0/24 via 10.244.1.0 dev flannel.1 onlink mtu 1450"),
 						hop(t, "10.244.9.0/24 via 10.244.9.0 dev flannel.1 onlink mtu 1450"),

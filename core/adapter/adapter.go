@@ -62,6 +62,11 @@ type Facts struct {
 	Device string
 	// DeviceMTU is that interface's MTU in bytes; PodMTU is what pods get.
 	DeviceMTU, PodMTU int
+	// PodMTUSetting is where a person changes the latter.
+	PodMTUSetting Setting
+	// PodOverhead is what the CNI adds, in bytes, to a pod's packet for another
+	// location: its own tunnel's headers where NodesOnly, otherwise 0.
+	PodOverhead int
 	// NextHops are the CNI's own routes to the pod prefixes of other nodes, as
 	// they stand in main. Sorted by prefix.
 	NextHops []NextHop
@@ -71,6 +76,14 @@ type Facts struct {
 	ExcludeInterfaces []string
 	// Warnings are what the adapter wants a person to know.
 	Warnings []model.Warning
+}
+
+// Setting is a number in somebody else's configuration.
+type Setting struct {
+	// Where is for people, as the object of "set": "\"mtu\" in …".
+	Where string
+	// Add is what the number there is larger than the value meant.
+	Add int
 }
 
 // NextHop is how the host CNI reaches one pod prefix of another node.

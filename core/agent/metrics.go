@@ -26,6 +26,7 @@ type metrics struct {
 	waiting  prometheus.Gauge
 	absent   prometheus.Gauge
 	ready    prometheus.Gauge
+	podMTU   *prometheus.GaugeVec // what
 	duration prometheus.Histogram
 	live     *prometheus.GaugeVec // location
 	links    *prometheus.GaugeVec // node
@@ -57,6 +58,8 @@ func newMetrics() *metrics {
 			Name: "kilo_nodes_absent", Help: "Number of nodes that are not in the mesh; /status says what is missing of them."}),
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kilo_ready", Help: "1 once the host CNI is known and the kernel holds what the last plan wanted."}),
+		podMTU: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kilo_pod_mtu_bytes", Help: "MTU of pods on this node: given is what the host CNI gives them, best what fits every way to other locations; absent while not known."}, []string{"what"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kilo_reconcile_duration_seconds", Help: "Time that one recomputation took, applying included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10)}),
@@ -70,7 +73,7 @@ func newMetrics() *metrics {
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.errors, m.leader, m.nodes, m.peers, m.reconciles,
-		m.changes, m.drift, m.warnings, m.waiting, m.absent, m.ready, m.duration, m.live, m.links, m.tunnel,
+		m.changes, m.drift, m.warnings, m.waiting, m.absent, m.ready, m.podMTU, m.duration, m.live, m.links, m.tunnel,
 	)
 	return m
 }
@@ -79,6 +82,15 @@ func (m *metrics) setWarnings(ws []model.Warning) {
 	m.warnings.Reset()
 	for _, w := range ws {
 		m.warnings.WithLabelValues(w.Kind).Inc()
+	}
+}
+
+func (m *metrics) setPodMTU(given, best int) {
+	m.podMTU.Reset()
+	for what, bytes := range map[string]int{"given": given, "best": best} {
+		if bytes > 0 {
+			m.podMTU.WithLabelValues(what).Set(float64(bytes))
+		}
 	}
 }
 

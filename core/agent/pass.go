@@ -264,7 +264,7 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 		Version: a.Version, Started: a.started, Node: a.Node, Ready: ready,
 		Role: string(d.report.Role), Waiting: waiting, Absent: absent(&w.snapshot, a.Node), Key: a.Key,
 		Tunnel:   TunnelStatus{Interface: a.Interface, Port: a.Port, MTU: d.mtu, Kind: w.tunnel},
-		Adapter:  a.adapterStatus(),
+		Adapter:  a.adapterStatus(d.report.PodMTU),
 		Warnings: d.warnings, Last: p,
 	}
 	if me := w.snapshot.Node(a.Node); me != nil {
@@ -361,11 +361,12 @@ func absent(s *model.Snapshot, self string) []string {
 	return out
 }
 
-func (a *Agent) adapterStatus() AdapterStatus {
+func (a *Agent) adapterStatus(bestPodMTU int) AdapterStatus {
 	cni := a.cni.Know()
 	s := AdapterStatus{
 		CNI: cni.facts.CNI, Mode: cni.facts.Mode, PodPrefixes: cni.facts.PodPrefixes, ClusterPrefixes: cni.facts.ClusterPrefixes,
 		NodesOnly: cni.facts.NodesOnly, Device: cni.facts.Device, DeviceMTU: cni.facts.DeviceMTU, PodMTU: cni.facts.PodMTU,
+		BestPodMTU: bestPodMTU,
 	}
 	if cni.adapter != nil {
 		s.Name = cni.adapter.Name()
@@ -416,6 +417,7 @@ func (a *Agent) measure(w *world, d *decision, s *Status) {
 	m.nodes.Set(float64(spoken))
 	m.peers.Set(float64(len(w.snapshot.Peers)))
 	m.setWarnings(d.warnings)
+	m.setPodMTU(w.facts.PodMTU, d.report.PodMTU)
 	m.setLive(d.memory.locations(), d.memory.nodes())
 	if w.tunnel != "" {
 		m.tunnel.Reset()

@@ -56,6 +56,8 @@ type AdapterStatus struct {
 	Device          string         `json:"device,omitempty"`
 	DeviceMTU       int            `json:"deviceMTU,omitempty"`
 	PodMTU          int            `json:"podMTU,omitempty"`
+	// BestPodMTU fits every way to other locations; 0: not known.
+	BestPodMTU int `json:"bestPodMTU,omitempty"`
 	// Error is why the last attempt failed; what is above it is then the last
 	// answer that there was.
 	Error string `json:"error,omitempty"`

@@ -63,6 +63,9 @@ type Report struct {
 	Locations []Location
 	// Waiting says what is missing, one sentence each.
 	Waiting []string
+	// PodMTU is the best MTU in bytes for pods of this node: larger packets do
+	// not fit every way to other locations. 0: not known.
+	PodMTU int
 	// RemoteIPv4 and RemoteIPv6 tell of which families anything leads elsewhere.
 	RemoteIPv4, RemoteIPv6 bool
 	// Warnings concern the whole cluster as this node sees it.
@@ -138,6 +141,7 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 		p.inject(a)
 	}
 	p.routes()
+	p.adviseMTU()
 	p.rules()
 	p.filter()
 	p.checkSubnets()

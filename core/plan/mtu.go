@@ -1,0 +1,49 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/kilo-overlay/kilo/core/state"
+)
+
+// adviseMTU says what MTU the host CNI should give its pods: what the narrowest
+// way from here carries, less what the CNI itself adds to a pod's packet on it. A
+// route's MTU is that of its whole path, the way to the own gateway included.
+func (p *planner) adviseMTU() {
+	var narrowest *state.Route
+	for i := range p.state.Routes {
+		r := &p.state.Routes[i]
+		if r.Table == state.TableOverlay && r.MTU > 0 && (narrowest == nil || r.MTU < narrowest.MTU) {
+			narrowest = r
+		}
+	}
+	if narrowest == nil {
+		return
+	}
+	best := narrowest.MTU - p.facts.Adapter.PodOverhead
+	p.report.PodMTU = best
+	if p.facts.Adapter.PodMTU <= best {
+		return
+	}
+	do := "give pods that MTU in the CNI's configuration"
+	if set := p.facts.Adapter.PodMTUSetting; set.Where != "" {
+		do = fmt.Sprintf("set %s to %d; pods get it when they are made anew", set.Where, best+set.Add)
+	}
+	p.warn("PodMTU", "node/"+p.self.Name,
+		"pods get an MTU of %d bytes, and the way to %s carries %d. TCP is made to fit on its way; what else is larger is refused on its way, and has to be sent again. The best MTU for pods here is %d: %s",
+		p.facts.Adapter.PodMTU, p.reachedBy(narrowest), narrowest.MTU, best, do)
+}
+
+// reachedBy names, for people, what a route of ours leads to.
+func (p *planner) reachedBy(way *state.Route) string {
+	for i := range p.remote {
+		switch c := &p.remote[i].claim; {
+		case c.prefix != way.Dst:
+		case c.kind == peerKind:
+			return p.partyName(c)
+		default:
+			return fmt.Sprintf("location %q", p.partyName(c))
+		}
+	}
+	return way.Dst.String()
+}
