@@ -183,6 +183,11 @@ func fromFlags(r *self.Result, in *model.Inputs) model.FromFlags {
 // claim decides whether to serve as the location's gateway.
 func (c *Config) claim(w *world, me *model.Node, d *decision) {
 	d.claim = plan.Claim(w.snapshot, c.Node)
+	if w.inputsKnown && me != nil && me.Spoken && me.Location != d.published.Location {
+		// A claim is to the location that the node is about to leave. In the
+		// next somebody serves already.
+		d.claim = plan.ClaimResult{Asked: me.Asked}
+	}
 	patience := time.Duration(0)
 	switch {
 	case !d.claim.Claims:

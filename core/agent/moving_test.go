@@ -68,3 +68,29 @@ func TestRoamingPeerIsLeftAlone(t *testing.T) {
 		}
 	})
 }
+
+// A gateway that moves to another location leaves its claim behind: in the new
+// one it takes nobody's place.
+func TestClaimsStayInTheirLocation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		me, there := e1(), w1()
+		me.Epoch, there.Epoch = 3, 1
+		r := start(t, me, snapshot(me, e2(), there), nil)
+		defer r.stop()
+		r.settle(time.Second)
+		if now := r.cluster.me(); now.Epoch != 3 {
+			t.Fatalf("epoch %d before anything happened", now.Epoch)
+		}
+		r.cluster.change(func(c *fakeCluster) { c.inputs.LocationAnnotation = "west" })
+		r.settle(time.Minute)
+		if now := r.cluster.me(); now.Location != "west" || now.Epoch != 0 || now.Asked != me.Asked {
+			t.Errorf("in location %q with epoch %d, asked %q; want west, none, %q", now.Location, now.Epoch, now.Asked, me.Asked)
+		}
+		// Alone in a third one it claims that.
+		r.cluster.change(func(c *fakeCluster) { c.inputs.LocationAnnotation = "north" })
+		r.settle(time.Minute)
+		if now := r.cluster.me(); now.Location != "north" || now.Epoch != 1 {
+			t.Errorf("in location %q with epoch %d; want north, 1", now.Location, now.Epoch)
+		}
+	})
+}

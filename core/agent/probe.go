@@ -213,6 +213,7 @@ func (p *prober) Run(ctx context.Context) error {
 			if slices.Equal(next, targets) {
 				continue
 			}
+			idle := len(targets) == 0
 			targets, turn = next, 0
 			wanted := map[target]bool{}
 			places := map[place]bool{}
@@ -231,8 +232,21 @@ func (p *prober) Run(ctx context.Context) error {
 				return !from[a]
 			})
 			p.forget(places)
-			ticks.Reset(probeInterval)
-			send()
+			if idle {
+				ticks.Reset(probeInterval)
+				send()
+				continue
+			}
+			// Those that were asked before keep their pace: a probe more would
+			// count as one lost.
+			for _, t := range targets {
+				if a := known[t]; a.asked == 0 && room > 0 {
+					room--
+					a.asked++
+					ask(t, a.asked)
+				}
+			}
+			arm()
 
 		case r := <-replies:
 			if r.err != nil {

@@ -184,6 +184,38 @@ func TestFirstProbeIsRepeated(t *testing.T) {
 	})
 }
 
+// Targets that come and go make no difference to one that stays.
+func TestProbesKeepTheirPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		west, me := netip.MustParseAddr("10.4.0.2"), netip.MustParseAddr("10.0.0.2")
+		e := &ether{up: map[netip.Addr]bool{west: true}, asked: map[netip.Addr]int{}, opened: map[netip.Addr]int{}}
+		p := newProber(e.open, func() {}, slog.New(slog.DiscardHandler))
+		go func() { _ = p.Run(ctx) }()
+		targets := []target{{place{Node: "west"}, west, me}}
+		p.Set(targets)
+		time.Sleep(500 * time.Millisecond)
+		e.set(west, false) // for less than three probes
+		for i := range 5 {
+			to := netip.AddrFrom4([4]byte{10, 4, 1, byte(i)})
+			targets = append(targets, target{place{Node: to.String()}, to, me})
+			p.Set(targets)
+			time.Sleep(300 * time.Millisecond)
+			synctest.Wait()
+			if e.asks(to) == 0 {
+				t.Errorf("%s is a target for 300 ms and was not asked", to)
+			}
+		}
+		if n := e.asks(west); n != 3 {
+			t.Errorf("west was asked %d times in two seconds, want 3", n)
+		}
+		if !p.Live()[place{Node: "west"}] {
+			t.Error("west is held for silent after one second")
+		}
+	})
+}
+
 // However many locations there are, a second has a bounded number of probes,
 // and each location has its turn.
 func TestProbesAreBounded(t *testing.T) {
