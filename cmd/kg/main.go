@@ -1,5 +1,3 @@
-// Command kg joins the locations of a Kubernetes cluster with WireGuard, on top
-// of the CNI that the cluster already runs. It runs on every node.
 package main
 
 import (
