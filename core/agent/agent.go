@@ -48,6 +48,9 @@ type Cluster interface {
 	// Event tells a warning where its owner looks. It does not wait, and may
 	// be called again and again while the warning holds.
 	Event(ctx context.Context, w model.Warning)
+	// AddressesGone tells that the node no longer has the addresses for which
+	// gone is true: nothing that was asked from them is answered any more.
+	AddressesGone(gone func(netip.Addr) bool)
 	// MissingPermissions names what the API server will not let us do.
 	MissingPermissions(ctx context.Context) ([]string, error)
 }
@@ -169,6 +172,7 @@ type Agent struct {
 	memory     memory
 	greeter    *greeter
 	host       model.Host
+	home       *home // as the last pass found it; nil: there was none
 	device     Device
 	missing    error        // why the device is not there; nil: it is
 	applied    *state.State // the wanted state that was last applied without an error; nil: none

@@ -58,8 +58,9 @@ type world struct {
 
 // memory is what one pass leaves to the next.
 type memory struct {
-	mtu  int            // last good MTU of the tunnel
-	live map[place]bool // as the last plan took it
+	mtu       int                     // last good MTU of the tunnel
+	live      map[place]bool          // as the last plan took it
+	published map[model.Key]published // where peers were published to be
 	// due is since when the node would claim to serve, for dueReason; zero: it
 	// would not.
 	due       time.Time
@@ -104,6 +105,8 @@ func (c *Config) decide(w *world, m memory) decision {
 		Live: d.memory.locations(), Direct: d.memory.nodes(),
 		TagForwarded: c.AcceptForwarded,
 	}, w.adapter)
+
+	d.memory.published = follow(w, tunnelOf(d.wanted), d.memory.published)
 
 	c.claim(w, me, &d)
 	c.addresses(w, me, &d)

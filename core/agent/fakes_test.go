@@ -96,6 +96,8 @@ type fakeCluster struct {
 	events    []model.Warning
 	cleared   int
 
+	gone []netip.Addr // of the addresses that tests use
+
 	conditions []string // each that differs from the one before
 	forbids    []string
 }
@@ -186,6 +188,16 @@ func (c *fakeCluster) Condition(_ context.Context, ready bool, reason, _ string)
 	return nil
 }
 
+func (c *fakeCluster) AddressesGone(gone func(netip.Addr) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range addrs("10.0.0.1", "10.0.0.9", "198.51.100.8", "198.51.100.9") {
+		if gone(a) {
+			c.gone = append(c.gone, a)
+		}
+	}
+}
+
 func (c *fakeCluster) MissingPermissions(context.Context) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,6 +242,7 @@ type fakeHost struct {
 	mu      sync.Mutex
 	changed func()
 	heard   []PeerStatus
+	greeted []model.Key
 	read    int // how often Peers was asked
 }
 
@@ -283,7 +296,12 @@ func (h *fakeHost) Peers(context.Context) ([]PeerStatus, error) {
 	return slices.Clone(h.heard), nil
 }
 
-func (h *fakeHost) Greet(context.Context, model.Key) error { return nil }
+func (h *fakeHost) Greet(_ context.Context, k model.Key) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.greeted = append(h.greeted, k)
+	return nil
+}
 
 func (h *fakeHost) hear(p PeerStatus) {
 	h.mu.Lock()

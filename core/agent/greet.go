@@ -21,6 +21,9 @@ const (
 	greetSecond = 600 * time.Millisecond
 )
 
+// sessionFor is how long a handshake is good for (WireGuard's REJECT_AFTER_TIME).
+const sessionFor = 180 * time.Second
+
 // greeter makes WireGuard speak to new peers without waiting for a packet to
 // send. A device that was made anew has no sessions, but its peers do, and go on
 // sending into theirs for 15 seconds, to no effect, unless they hear from it.
@@ -31,18 +34,35 @@ type greeter struct {
 	peers func(context.Context) ([]PeerStatus, error)
 	greet func(context.Context, model.Key) error
 	log   *slog.Logger
-	due   map[model.Key]time.Time // when to greet; each once at most
+	due   map[model.Key]greeting // each once at most
+}
+
+// greeting is to be said at a time, and anyway: also to a peer with whom there
+// was a handshake.
+type greeting struct {
+	at     time.Time
+	anyway bool
 }
 
 func newGreeter(own model.Key, k Kernel, log *slog.Logger) *greeter {
-	return &greeter{own: own, peers: k.Peers, greet: k.Greet, log: log, due: map[model.Key]time.Time{}}
+	return &greeter{own: own, peers: k.Peers, greet: k.Greet, log: log, due: map[model.Key]greeting{}}
 }
 
 // Made takes note of the peers that were made by changes.
 func (g *greeter) Made(done []state.Change, now time.Time) {
 	for _, c := range done {
 		if p, ok := c.(state.SetPeer); ok && p.Create {
-			g.due[p.Peer.Key] = now.Add(g.patience(p.Peer.Key))
+			g.due[p.Peer.Key] = greeting{at: now.Add(g.patience(p.Peer.Key))}
+		}
+	}
+}
+
+// Moved has all greeted at once with whom there may be a session: they are to
+// hear where this node is now.
+func (g *greeter) Moved(known []PeerStatus, now time.Time) {
+	for i := range known {
+		if known[i].Endpoint.IsValid() && now.Sub(known[i].LastHandshake) < sessionFor {
+			g.due[known[i].Key] = greeting{at: now, anyway: true}
 		}
 	}
 }
@@ -59,9 +79,9 @@ func (g *greeter) patience(k model.Key) time.Duration {
 // none.
 func (g *greeter) Greet(ctx context.Context, now time.Time) (wait time.Duration) {
 	var known []PeerStatus
-	for k, at := range g.due {
-		if at.After(now) {
-			wait = soonest(wait, at.Sub(now))
+	for k, due := range g.due {
+		if due.at.After(now) {
+			wait = soonest(wait, due.at.Sub(now))
 			continue
 		}
 		delete(g.due, k)
@@ -72,7 +92,7 @@ func (g *greeter) Greet(ctx context.Context, now time.Time) (wait time.Duration)
 			}
 		}
 		i := slices.IndexFunc(known, func(p PeerStatus) bool { return p.Key == k })
-		if i < 0 || !known[i].Endpoint.IsValid() || !known[i].LastHandshake.IsZero() {
+		if i < 0 || !known[i].Endpoint.IsValid() || !known[i].LastHandshake.IsZero() && !due.anyway {
 			continue // no way to it, or no need
 		}
 		if err := g.greet(ctx, k); err != nil {

@@ -35,7 +35,7 @@ func TestPeersAreGreeted(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var greeted []model.Key
 			c.status.Key = c.other
-			g := &greeter{own: c.self, log: slog.New(slog.DiscardHandler), due: map[model.Key]time.Time{},
+			g := &greeter{own: c.self, log: slog.New(slog.DiscardHandler), due: map[model.Key]greeting{},
 				peers: func(context.Context) ([]PeerStatus, error) { return []PeerStatus{c.status}, nil },
 				greet: func(_ context.Context, k model.Key) error { greeted = append(greeted, k); return nil }}
 			g.Made([]state.Change{

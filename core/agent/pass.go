@@ -62,6 +62,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 		note("apply", err)
 		now := time.Now()
 		a.greeter.Made(report.Done, now)
+		a.moved(w, now)
 		d.again = soonest(d.again, a.greeter.Greet(ctx, now))
 	}
 	if d.apply && d.prune {

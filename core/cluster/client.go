@@ -31,11 +31,15 @@ type clients struct {
 	peers         dynamic.ResourceInterface
 }
 
-func newClients(c *rest.Config, userAgent string) (*clients, error) {
+// newClients connects by d; nil: as c says.
+func newClients(c *rest.Config, d *dialer, userAgent string) (*clients, error) {
 	if c == nil {
 		return nil, fmt.Errorf("no way to the API server is configured")
 	}
 	c = rest.CopyConfig(c)
+	if d != nil {
+		c.Dial = d.DialContext
+	}
 	c.UserAgent = userAgent
 	c.WarningHandler = rest.NoWarnings{}
 	httpClient, err := rest.HTTPClientFor(c)

@@ -60,6 +60,7 @@ type Config struct {
 type Cluster struct {
 	config  Config
 	log     *slog.Logger
+	dialer  *dialer
 	connect func() (*clients, error)
 	server  model.Endpoint // the API server as configured
 	changed chan struct{}
@@ -110,10 +111,16 @@ func New(c Config) *Cluster {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	var dial func(context.Context, string, string) (net.Conn, error)
+	if c.REST != nil {
+		dial = c.REST.Dial
+	}
+	d := newDialer(dial)
 	out := &Cluster{
 		config:   c,
 		log:      c.Log,
-		connect:  sync.OnceValues(func() (*clients, error) { return newClients(c.REST, "kg/"+cmp.Or(c.Version, "unknown")) }),
+		dialer:   d,
+		connect:  sync.OnceValues(func() (*clients, error) { return newClients(c.REST, d, "kg/"+cmp.Or(c.Version, "unknown")) }),
 		server:   serverOf(c.REST),
 		changed:  make(chan struct{}, 1),
 		nodes:    make(map[string]nodeEntry),

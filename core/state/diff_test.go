@@ -183,6 +183,10 @@ func TestAPeerThatRoamedIsNotWrong(t *testing.T) {
 	expect(t, tunnel(with(peer("w1", there), alive)), tunnel(peer("w1", here)), "")
 	// Silent, it is knocked at where it should be.
 	expect(t, tunnel(peer("w1", there)), tunnel(peer("w1", here)), "set peer w1 (dzEA…AAA=) on kilo0 endpoint 203.0.113.9:51820\n")
+	// Unless it is known to have moved.
+	expect(t, tunnel(with(peer("w1", there), alive)), tunnel(with(peer("w1", here), func(p *state.Peer) { p.Moved = true })),
+		"set peer w1 (dzEA…AAA=) on kilo0 endpoint 203.0.113.9:51820\n")
+	expect(t, tunnel(with(peer("w1", here), alive)), tunnel(with(peer("w1", here), func(p *state.Peer) { p.Moved = true })), "")
 	// Whatever else is written, the endpoint of a live one is not.
 	for _, c := range state.Diff(tunnel(with(peer("w1", there), alive)), tunnel(with(peer("w1", here, "10.1.0.0/24"), func(p *state.Peer) { p.Keepalive = time.Second }))) {
 		if c := c.(state.SetPeer); c.SetEndpoint || len(c.AddAllowedIPs) != 1 {

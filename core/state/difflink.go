@@ -153,9 +153,10 @@ func samePeer(o, w *Peer) bool {
 
 // sameEndpoint tells whether o's endpoint is to stay. A peer that has roamed
 // is not a peer that is wrong: while it is alive, where it speaks from is
-// better than what anybody wants, and wanting nothing leaves it alone.
+// better than what anybody wants, unless that is news; and wanting nothing
+// leaves it alone.
 func sameEndpoint(o, w *Peer) bool {
-	return !w.Endpoint.IsValid() || o.Alive || o.Endpoint == w.Endpoint
+	return !w.Endpoint.IsValid() || o.Endpoint == w.Endpoint || o.Alive && !w.Moved
 }
 
 // missing returns what is in all and not in some; both are sorted.

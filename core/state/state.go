@@ -106,6 +106,9 @@ type Peer struct {
 	// seconds (WireGuard's REJECT_AFTER_TIME). A live peer's endpoint is left
 	// as it is; a wanted endpoint is where to knock when nobody answers.
 	Alive bool
+	// Moved is for wanted Peers only: Endpoint is news, and written to a live
+	// one too.
+	Moved bool
 }
 
 // VXLANConfig configures a VXLAN link without learning.

@@ -83,6 +83,9 @@ func (p Peer) String() string {
 	if p.Alive {
 		w.add("alive")
 	}
+	if p.Moved {
+		w.add("moved")
+	}
 	return w.String()
 }
 
