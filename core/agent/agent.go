@@ -242,7 +242,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.status.Started = a.started
 	a.mu.Unlock()
 	a.Log.Info("agent starts", "version", a.Version, "node", a.Node, "interface", a.Interface, "port", a.Port, "key", a.Key)
-	a.server.Listen(a.addresses(nil))
+	a.server.Listen(a.addresses(nil, nil))
 
 	g, within := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Cluster.Run(within) })

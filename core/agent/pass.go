@@ -70,7 +70,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	}
 	d.warnings = append(d.warnings, a.forwarder.Warnings()...)
 	a.prober.Set(d.targets) // not before the address is there that they are asked from
-	a.server.Listen(a.addresses(d.published.InternalIPs))
+	a.server.Listen(a.addresses(d.published.InternalIPs, w.inputs.NodeInternalIPs))
 
 	switch {
 	case life.Err() != nil:
@@ -215,7 +215,7 @@ func kind(c state.Change) string {
 
 // addresses are where to serve metrics and health. Without --listen that is
 // the node's own address: what is told there is the cluster's business.
-func (a *Agent) addresses(internal []netip.Prefix) []netip.AddrPort {
+func (a *Agent) addresses(internal []netip.Prefix, node []netip.Addr) []netip.AddrPort {
 	loopback := func(port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 	}
@@ -227,8 +227,17 @@ func (a *Agent) addresses(internal []netip.Prefix) []netip.AddrPort {
 		return out
 	}
 	out := []netip.AddrPort{loopback(DefaultPort)}
+	add := func(at netip.Addr) {
+		if p := netip.AddrPortFrom(at, DefaultPort); !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
 	for _, p := range internal {
-		out = append(out, netip.AddrPortFrom(p.Addr(), DefaultPort))
+		add(p.Addr())
+	}
+	// Where the kubelet probes, whatever the node says of itself.
+	for _, at := range node {
+		add(at.Unmap())
 	}
 	return out
 }

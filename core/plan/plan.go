@@ -179,8 +179,6 @@ func (p *planner) ready() bool {
 		p.wait("the host CNI was not discovered yet")
 	case p.gateway == nil:
 		p.wait("no node of location %q can serve as gateway", p.self.Location)
-	case len(p.self.InternalIPs) == 0:
-		p.wait("node %s has no internal address: set kilo.squat.ai/force-internal-ip, or the Node's InternalIP", p.self.Name)
 	default:
 		return true
 	}
