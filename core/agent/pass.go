@@ -70,6 +70,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	}
 	d.warnings = append(d.warnings, a.forwarder.Warnings()...)
 	a.prober.Set(d.targets) // not before the address is there that they are asked from
+	a.sizer.Set(d.sizes)
 	a.server.Listen(a.addresses(d.published.InternalIPs, w.inputs.NodeInternalIPs))
 
 	switch {
@@ -88,7 +89,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 // gather looks at the world. What cannot be read is noted, and what was known
 // of it before is used.
 func (a *Agent) gather(ctx context.Context, note func(string, error)) *world {
-	w := &world{now: time.Now(), started: a.started, live: a.prober.Live()}
+	w := &world{now: time.Now(), started: a.started, live: a.prober.Live(), paths: a.sizer.MTU()}
 	w.snapshot, w.snapshotWarnings, w.synced = a.Cluster.Snapshot()
 	w.inputs, w.inputWarnings, w.inputsKnown = a.Cluster.Inputs()
 
@@ -428,6 +429,7 @@ func (a *Agent) measure(w *world, d *decision, s *Status) {
 	m.peers.Set(float64(len(w.snapshot.Peers)))
 	m.setWarnings(d.warnings)
 	m.setPodMTU(w.facts.PodMTU, d.report.PodMTU)
+	m.setPaths(d.memory.paths)
 	m.setLive(d.memory.locations(), d.memory.nodes())
 	if w.tunnel != "" {
 		m.tunnel.Reset()
