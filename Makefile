@@ -62,7 +62,7 @@ setup: ## install the Debian packages that are missing
 	@testbed/setup.sh
 
 .PHONY: tools
-tools: ## build the lab's real programs (Kubernetes, etcd, Flannel …), 5 to 10 minutes the first time
+tools: ## build the lab's real programs (Kubernetes, etcd, Flannel …), 10 to 15 minutes the first time
 	@$(GO) run ./testbed/tools/ensure
 
 .PHONY: clean

@@ -50,7 +50,7 @@ func commands() []command {
 		{name: "list", about: "labs on this machine", run: list},
 		{name: "status", about: "nodes, what runs on them, and the mesh as the agents see it", run: status},
 		{name: "matrix", args: "[-o json]", about: "every pod pings every other; exit code 1 if a pair fails", run: matrix},
-		{name: "exec", args: "PLACE -- CMD…", about: "run a command at a node, pod/NAME, router-LOCATION or internet", run: execAt},
+		{name: "exec", args: "PLACE [-- CMD…]", about: "run a command, or a shell, at a node, pod/NAME, router-LOCATION or internet", run: execAt},
 		{name: "kubectl", args: "-- …", about: "kubectl as administrator", run: kubectl},
 		{name: "logs", args: "NODE [DAEMON]", about: "what a daemon has said: kg (default), flanneld, kube-proxy …", run: logs},
 		{name: "restart", args: "NODE [DAEMON]", about: "stop by SIGTERM and start kg (default), flanneld or kube-proxy", run: restart},
@@ -99,7 +99,7 @@ func usage(w io.Writer) {
 		}
 	}
 	t.Flush()
-	fmt.Fprint(w, "\nEvery command takes --name LAB (default: $KILO_LAB, else default). Labs are kept in $KILO_LAB_DIR.\n")
+	fmt.Fprint(w, "\nEvery command takes --name LAB (default: $KILO_LAB, else default). Labs are kept in\n$KILO_LAB_DIR (default: labs in $KILO_LAB_CACHE, else in ~/.cache/kilo-lab).\n")
 }
 
 type usageError string
