@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,14 +12,22 @@ import (
 // where the kernel has none.
 func TestKernelSuite(t *testing.T) {
 	need(t, Check())
+	dir := t.TempDir()
 	g := &Guest{
+		Init:     filepath.Join(dir, "init"),
 		Programs: host(t, "sh", "ip", "nft", "awk", "sed", "ls", "cat", "mkdir", "sysctl", "true"),
-		// Names of protocols, for ip rule.
-		Files: map[string][]byte{"/etc/protocols": []byte("icmp 1\ntcp 6\nudp 17\nipv6-icmp 58\n")},
+		Files:    map[string][]byte{"/etc/protocols": []byte(protocols)},
+	}
+	if err := Build(t.Context(), g.Init, "./testbed/guest/init"); err != nil {
+		t.Fatal(err)
 	}
 	tests := []string{"wireguard", "kernel"}
 	for _, name := range tests {
-		g.Programs["/"+name+".test"] = build(t, "test", "./core/"+name)
+		out := filepath.Join(dir, name)
+		if err := BuildTests(t.Context(), out, "./core/"+name); err != nil {
+			t.Fatal(err)
+		}
+		g.Programs["/"+name+".test"] = out
 		g.Commands = append(g.Commands, Command{Args: []string{"/" + name + ".test", "-test.v", "-test.timeout=8m"}})
 	}
 	for i, r := range boot(t, g, 10*time.Minute, Here) {
