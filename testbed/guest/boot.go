@@ -84,6 +84,34 @@ func HostPrograms(names ...string) (map[string]string, error) {
 	return programs, nil
 }
 
+// IPTables returns all of iptables, of both kinds, by path in a guest. There the
+// unqualified names are the nft kind's.
+func IPTables() (map[string]string, error) {
+	var names []string
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, kind := range []string{"-nft", "-legacy"} {
+			for _, what := range []string{"", "-save", "-restore"} {
+				names = append(names, family+kind+what)
+			}
+		}
+	}
+	programs, err := HostPrograms(names...)
+	if err != nil {
+		return nil, err
+	}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		programs["/usr/bin/"+family] = programs["/usr/bin/"+family+"-nft"]
+	}
+	plugins, err := filepath.Glob("/usr/lib/*-linux-gnu/xtables/*.so")
+	if err != nil || len(plugins) == 0 {
+		return nil, fmt.Errorf("iptables has no plugins in /usr/lib/*-linux-gnu/xtables: %w", err)
+	}
+	for _, p := range plugins {
+		programs[p] = p
+	}
+	return programs, nil
+}
+
 // Check tells what this machine lacks to boot guests; nil if it can.
 func Check() error {
 	var problems []error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"path/filepath"
 
@@ -28,7 +29,7 @@ func WithNodes(ctx context.Context, w io.Writer, l *lab.Lab, pkg, dir string, ma
 	}
 	program := "/usr/bin/" + filepath.Base(pkg)
 	g := &Guest{Init: filepath.Join(dir, "init"), Network: true, Commands: []Command{{Args: []string{program}}}}
-	g.Programs, err = HostPrograms("sh", "ip", "nft", "cat", "mount", "hostname", "nsenter", "ping", "iptables-nft", "ip6tables-nft")
+	g.Programs, err = HostPrograms("sh", "ip", "nft", "cat", "mount", "hostname", "nsenter", "ping")
 	if err != nil {
 		return nil, err
 	}
@@ -44,16 +45,11 @@ func WithNodes(ctx context.Context, w io.Writer, l *lab.Lab, pkg, dir string, ma
 	g.Programs[program] = filepath.Join(dir, "program")
 	// Flannel masquerades by nftables here, and looks by iptables whether an
 	// earlier one did otherwise.
-	for _, name := range []string{"iptables", "ip6tables"} {
-		g.Programs["/usr/bin/"+name] = g.Programs["/usr/bin/"+name+"-nft"]
+	iptables, err := IPTables()
+	if err != nil {
+		return nil, err
 	}
-	plugins, err := filepath.Glob("/usr/lib/*-linux-gnu/xtables/*.so")
-	if err != nil || len(plugins) == 0 {
-		return nil, fmt.Errorf("iptables has no plugins in /usr/lib/*-linux-gnu/xtables: %w", err)
-	}
-	for _, p := range plugins {
-		g.Programs[p] = p
-	}
+	maps.Copy(g.Programs, iptables)
 	c := inside.Config{API: l.Machine(controlPlane).Public.String(), ServiceNetwork: l.Spec.ServiceNetwork.String()}
 	for _, m := range machines {
 		gateway := netip.AddrFrom4([4]byte{10, m.Addr.As4()[1], 0, 254})

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,9 +16,14 @@ func TestKernelSuite(t *testing.T) {
 	dir := t.TempDir()
 	g := &Guest{
 		Init:     filepath.Join(dir, "init"),
-		Programs: host(t, "sh", "ip", "nft", "awk", "sed", "ls", "cat", "mkdir", "sysctl", "true"),
+		Programs: host(t, "sh", "ip", "nft", "awk", "sed", "ls", "cat", "cut", "grep", "head", "mkdir", "ping", "rm", "sleep", "sort", "sysctl", "tail", "tr", "true", "wc"),
 		Files:    map[string][]byte{"/etc/protocols": []byte(protocols)},
 	}
+	iptables, err := IPTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(g.Programs, iptables)
 	if err := Build(t.Context(), g.Init, "./testbed/guest/init"); err != nil {
 		t.Fatal(err)
 	}
