@@ -125,8 +125,9 @@ type Config struct {
 	Version                   string
 	Log                       *slog.Logger
 
-	// openEcho opens a socket for probes; optional, for tests.
-	openEcho func(from netip.Addr) (echo, error)
+	// openEcho and openSized open sockets for probes; optional, for tests.
+	openEcho  func(from netip.Addr) (echo, error)
+	openSized func(from netip.Addr) (sizedEcho, error)
 }
 
 // DefaultPort is where metrics, health and status are served: Kilo's port.
@@ -165,6 +166,7 @@ type Agent struct {
 	cni       *discoverer
 	publisher *publisher
 	prober    *prober
+	sizer     *sizer
 	forwarder *forwarder
 	server    *server
 
@@ -204,9 +206,13 @@ func New(c Config) *Agent {
 	if a.openEcho == nil {
 		a.openEcho = openEcho
 	}
+	if a.openSized == nil {
+		a.openSized = openSizedEcho
+	}
 	a.cni = newDiscoverer(c.Adapter, c.ResyncPeriod, func() { a.wake.Wake(becauseAdapter) }, a.failed("discover"), c.Log)
 	a.publisher = newPublisher(publishTo(c.Cluster), c.Log, a.failed("publish"))
 	a.prober = newProber(a.openEcho, func() { a.wake.Wake(becauseProbe) }, c.Log)
+	a.sizer = newSizer(a.openSized, func() { a.wake.Wake(becauseProbe) }, c.Log)
 	a.greeter = newGreeter(c.Key, c.Kernel, c.Log)
 	a.forwarder = &forwarder{
 		chains: c.Forward, accept: c.AcceptForwarded, dir: c.Dir, object: "node/" + c.Node, every: c.ResyncPeriod,
@@ -242,7 +248,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.status.Started = a.started
 	a.mu.Unlock()
 	a.Log.Info("agent starts", "version", a.Version, "node", a.Node, "interface", a.Interface, "port", a.Port, "key", a.Key)
-	a.server.Listen(a.addresses(nil))
+	a.server.Listen(a.addresses(nil, nil))
 
 	g, within := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Cluster.Run(within) })
@@ -252,6 +258,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return keepWatching(within, "the kernel", a.Log, a.failed("watch"), func(ctx context.Context) error { return a.Kernel.Watch(ctx, changed) }, changed)
 	})
 	g.Go(func() error { return a.prober.Run(within) })
+	g.Go(func() error { return a.sizer.Run(within) })
 	if a.Forward != nil {
 		g.Go(func() error { return a.forwarder.Run(within) })
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -52,6 +53,7 @@ type world struct {
 
 	heard []PeerStatus
 	live  map[place]bool // what probes say; a place is absent while they do not know
+	paths map[string]int // node to the largest packet that reaches it, where known
 	// observed is what stands in the kernel; read only while it matters.
 	observed state.State
 }
@@ -61,6 +63,8 @@ type memory struct {
 	mtu       int                     // last good MTU of the tunnel
 	live      map[place]bool          // as the last plan took it
 	published map[model.Key]published // where peers were published to be
+	// paths is node to the largest packet that reaches it, as the last plan took it.
+	paths map[string]int
 	// due is since when the node would claim to serve, for dueReason; zero: it
 	// would not.
 	due       time.Time
@@ -83,6 +87,7 @@ type decision struct {
 	apply, prune bool
 
 	targets  []target
+	sizes    []sizeTarget
 	warnings []model.Warning
 	// again asks for a pass after that time; 0: none.
 	again  time.Duration
@@ -97,14 +102,18 @@ func (c *Config) decide(w *world, m memory) decision {
 	c.describe(w, me, &d)
 	d.targets = append(probeTargets(&w.snapshot, plan.Locations(w.snapshot), c.Node), linkTargets(&w.snapshot, c.Node)...)
 	d.memory.live = presume(w, m.live, d.targets)
+	d.memory.paths = presumePaths(w, m.paths, c.Interface)
 
 	d.wanted, d.report = plan.Plan(w.snapshot, plan.Facts{
 		Self: c.Node, Interface: c.Interface, Port: c.Port, Key: c.Key, TunnelMTU: d.mtu,
 		Connected: connected(w.host, c.Interface, w.facts.ExcludeInterfaces),
 		Adapter:   w.facts, AdapterKnown: w.factsKnown,
 		Live: d.memory.locations(), Direct: d.memory.nodes(),
-		TagForwarded: c.AcceptForwarded,
+		PathMTU: d.memory.paths, TagForwarded: c.AcceptForwarded,
 	}, w.adapter)
+
+	d.sizes = sizeTargets(&w.snapshot, d.wanted, c.Node, d.mtu)
+	d.memory.paths = pathsTo(d.sizes, d.memory.paths)
 
 	d.memory.published = follow(w, tunnelOf(d.wanted), d.memory.published)
 
@@ -267,6 +276,43 @@ func presume(w *world, before map[place]bool, targets []target) map[place]bool {
 			live = carried(w, t.Place.Location)
 		}
 		out[t.Place] = live
+	}
+	return out
+}
+
+// presumePaths completes what was measured. What is not known yet is what it was
+// in the last plan, or, right after a start, what the kernel's routes say: on a
+// path that drops what is too large, an agent that is restarted must not send it.
+func presumePaths(w *world, before map[string]int, iface string) map[string]int {
+	out := make(map[string]int, len(w.paths))
+	if len(w.observed.Routes) > 0 {
+		carried := map[netip.Prefix]int{}
+		for _, r := range w.observed.Routes {
+			if r.Table == state.TableOverlay && r.Type == state.Unicast && r.Device == iface && r.MTU > 0 {
+				carried[r.Dst] = r.MTU
+			}
+		}
+		for i := range w.snapshot.Nodes {
+			n := &w.snapshot.Nodes[i]
+			for _, a := range n.WireGuardIPs {
+				if mtu := carried[netip.PrefixFrom(a, a.BitLen())]; mtu > 0 && mtu < n.TunnelMTU {
+					out[n.Name] = mtu
+				}
+			}
+		}
+	}
+	maps.Copy(out, before)
+	maps.Copy(out, w.paths)
+	return out
+}
+
+// pathsTo keeps what is known of paths to these.
+func pathsTo(targets []sizeTarget, known map[string]int) map[string]int {
+	out := make(map[string]int, len(targets))
+	for _, t := range targets {
+		if mtu := known[t.Node]; mtu > 0 {
+			out[t.Node] = mtu
+		}
 	}
 	return out
 }

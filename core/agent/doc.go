@@ -8,6 +8,7 @@
 //	discoverer asks the host CNI's adapter; new facts wake the loop
 //	kernel     watches netlink and nftables; drift wakes the loop
 //	prober     asks locations with API servers whether their tunnel lives
+//	sizer      measures how large packets to WireGuard peers may be
 //	forwarder  watches the FORWARD chains of others
 //	listener   notices endpoints that WireGuard learned
 //	loop       one wake-up, one full recomputation (pass.go)

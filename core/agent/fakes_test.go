@@ -390,6 +390,7 @@ func prepare(t *testing.T, n model.Node, s model.Snapshot, adjust func(*rig)) *r
 		ResyncPeriod: 30 * time.Second,
 		Log:          slog.New(slog.DiscardHandler),
 		openEcho:     r.ether.open,
+		openSized:    func(netip.Addr) (sizedEcho, error) { return nil, errors.New("nothing is measured here") },
 	})
 	// A bubble's clock stands still while somebody waits for the network.
 	r.server.listen = func(context.Context, netip.AddrPort, http.Handler) (*http.Server, net.Listener, error) {

@@ -27,6 +27,7 @@ type metrics struct {
 	absent   prometheus.Gauge
 	ready    prometheus.Gauge
 	podMTU   *prometheus.GaugeVec // what
+	paths    *prometheus.GaugeVec // node
 	duration prometheus.Histogram
 	live     *prometheus.GaugeVec // location
 	links    *prometheus.GaugeVec // node
@@ -60,6 +61,8 @@ func newMetrics() *metrics {
 			Name: "kilo_ready", Help: "1 once the host CNI is known and the kernel holds what the last plan wanted."}),
 		podMTU: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kilo_pod_mtu_bytes", Help: "MTU of pods on this node: given is what the host CNI gives them, best what fits every way to other locations; absent while not known."}, []string{"what"}),
+		paths: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kilo_path_mtu_bytes", Help: "Largest packet inside the tunnel that reaches a node whole over the WireGuard peer it has here; absent while not known."}, []string{"node"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kilo_reconcile_duration_seconds", Help: "Time that one recomputation took, applying included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10)}),
@@ -73,7 +76,7 @@ func newMetrics() *metrics {
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.errors, m.leader, m.nodes, m.peers, m.reconciles,
-		m.changes, m.drift, m.warnings, m.waiting, m.absent, m.ready, m.podMTU, m.duration, m.live, m.links, m.tunnel,
+		m.changes, m.drift, m.warnings, m.waiting, m.absent, m.ready, m.podMTU, m.paths, m.duration, m.live, m.links, m.tunnel,
 	)
 	return m
 }
@@ -82,6 +85,13 @@ func (m *metrics) setWarnings(ws []model.Warning) {
 	m.warnings.Reset()
 	for _, w := range ws {
 		m.warnings.WithLabelValues(w.Kind).Inc()
+	}
+}
+
+func (m *metrics) setPaths(bytes map[string]int) {
+	m.paths.Reset()
+	for node, mtu := range bytes {
+		m.paths.WithLabelValues(node).Set(float64(mtu))
 	}
 }
 

@@ -70,7 +70,8 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	}
 	d.warnings = append(d.warnings, a.forwarder.Warnings()...)
 	a.prober.Set(d.targets) // not before the address is there that they are asked from
-	a.server.Listen(a.addresses(d.published.InternalIPs))
+	a.sizer.Set(d.sizes)
+	a.server.Listen(a.addresses(d.published.InternalIPs, w.inputs.NodeInternalIPs))
 
 	switch {
 	case life.Err() != nil:
@@ -88,7 +89,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 // gather looks at the world. What cannot be read is noted, and what was known
 // of it before is used.
 func (a *Agent) gather(ctx context.Context, note func(string, error)) *world {
-	w := &world{now: time.Now(), started: a.started, live: a.prober.Live()}
+	w := &world{now: time.Now(), started: a.started, live: a.prober.Live(), paths: a.sizer.MTU()}
 	w.snapshot, w.snapshotWarnings, w.synced = a.Cluster.Snapshot()
 	w.inputs, w.inputWarnings, w.inputsKnown = a.Cluster.Inputs()
 
@@ -215,7 +216,7 @@ func kind(c state.Change) string {
 
 // addresses are where to serve metrics and health. Without --listen that is
 // the node's own address: what is told there is the cluster's business.
-func (a *Agent) addresses(internal []netip.Prefix) []netip.AddrPort {
+func (a *Agent) addresses(internal []netip.Prefix, node []netip.Addr) []netip.AddrPort {
 	loopback := func(port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 	}
@@ -227,8 +228,17 @@ func (a *Agent) addresses(internal []netip.Prefix) []netip.AddrPort {
 		return out
 	}
 	out := []netip.AddrPort{loopback(DefaultPort)}
+	add := func(at netip.Addr) {
+		if p := netip.AddrPortFrom(at, DefaultPort); !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
 	for _, p := range internal {
-		out = append(out, netip.AddrPortFrom(p.Addr(), DefaultPort))
+		add(p.Addr())
+	}
+	// Where the kubelet probes, whatever the node says of itself.
+	for _, at := range node {
+		add(at.Unmap())
 	}
 	return out
 }
@@ -419,6 +429,7 @@ func (a *Agent) measure(w *world, d *decision, s *Status) {
 	m.peers.Set(float64(len(w.snapshot.Peers)))
 	m.setWarnings(d.warnings)
 	m.setPodMTU(w.facts.PodMTU, d.report.PodMTU)
+	m.setPaths(d.memory.paths)
 	m.setLive(d.memory.locations(), d.memory.nodes())
 	if w.tunnel != "" {
 		m.tunnel.Reset()

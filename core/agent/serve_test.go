@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -102,5 +103,36 @@ func TestPages(t *testing.T) {
 	sick = errors.New("a pass has been running for 5m0s")
 	if w := get("/healthz", other); w.Code != 503 {
 		t.Errorf("/healthz with a stuck loop: %d", w.Code)
+	}
+}
+
+// The pages are where a kubelet asks for them, too, when the node calls another
+// address its internal one.
+func TestWhereToListen(t *testing.T) {
+	listen := func(at ...string) (out []netip.AddrPort) {
+		for _, a := range at {
+			out = append(out, netip.MustParseAddrPort(a))
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name     string
+		listen   string
+		internal []netip.Prefix
+		node     []netip.Addr
+		want     []netip.AddrPort
+	}{
+		{"nothing known", "", nil, nil, listen("127.0.0.1:1107")},
+		{"as usual", "", prefixes("10.0.0.1/24"), addrs("10.0.0.1"), listen("127.0.0.1:1107", "10.0.0.1:1107")},
+		{"forced", "", prefixes("192.168.7.1/24"), addrs("10.0.0.1"), listen("127.0.0.1:1107", "192.168.7.1:1107", "10.0.0.1:1107")},
+		{"told", "0.0.0.0:9", prefixes("10.0.0.1/24"), addrs("10.0.0.1"), listen("0.0.0.0:9")},
+	} {
+		a := &Agent{}
+		if c.listen != "" {
+			a.Config.Listen = netip.MustParseAddrPort(c.listen)
+		}
+		if got := a.addresses(c.internal, c.node); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }

@@ -31,31 +31,35 @@ func (k *Kernel) observeRoutes(names names) ([]state.Route, error) {
 	var errs []error
 	for _, table := range []int{state.TableOverlay, state.TableReturn} {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			found, err := k.readRoutes(table, family)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("list routes of table %d: %w", table, err))
-			}
-			for i := range found {
-				if r, ok := observedRoute(&found[i], names); ok {
+			before := len(routes)
+			err := k.eachRoute(table, family, func() { routes = routes[:before] }, func(n *netlink.Route) {
+				if r, ok := observedRoute(n, names); ok {
 					routes = append(routes, r)
 				}
+			})
+			if err != nil {
+				errs = append(errs, fmt.Errorf("list routes of table %d: %w", table, err))
 			}
 		}
 	}
 	return routes, errors.Join(errs...)
 }
 
-// readRoutes lists our routes of a table and family.
-func (k *Kernel) readRoutes(table, family int) ([]netlink.Route, error) {
+// eachRoute calls f for our routes of a table and family, one at a time: there
+// may be many thousands. It calls again first, each time that it begins, since
+// the kernel's answer may change while it is being given.
+func (k *Kernel) eachRoute(table, family int, again func(), f func(n *netlink.Route)) error {
 	filter := &netlink.Route{Table: table, Protocol: state.Protocol}
-	found, err := dump(func() ([]netlink.Route, error) {
-		return k.routes.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	_, err := dump(func() (struct{}, error) {
+		again()
+		return struct{}{}, k.routes.RouteListFilteredIter(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL,
+			func(r netlink.Route) bool { f(&r); return true })
 	})
 	// A table comes into being with its first route.
 	if errors.Is(err, unix.ENOENT) || family == netlink.FAMILY_V6 && noIPv6(err) {
-		return nil, nil
+		return nil
 	}
-	return found, err
+	return err
 }
 
 func observedRoute(n *netlink.Route, names names) (state.Route, bool) {
@@ -66,15 +70,10 @@ func observedRoute(n *netlink.Route, names names) (state.Route, bool) {
 	r := state.Route{
 		Table:  n.Table,
 		Dst:    dst,
-		Type:   state.RouteType(fmt.Sprintf(foreignType, n.Type)),
+		Type:   observedType(n.Type),
 		Source: addr(n.Src),
 		MTU:    n.MTU,
 		Metric: uint32(n.Priority),
-	}
-	for t, number := range routeTypes {
-		if n.Type == number {
-			r.Type = t
-		}
 	}
 	if n.Type != unix.RTN_UNICAST {
 		return r, true // IPv6 hangs the others on lo
@@ -90,6 +89,15 @@ func observedRoute(n *netlink.Route, names names) (state.Route, bool) {
 		r.Device = names[n.LinkIndex]
 	}
 	return r, true
+}
+
+func observedType(number int) state.RouteType {
+	for t, n := range routeTypes {
+		if n == number {
+			return t
+		}
+	}
+	return state.RouteType(fmt.Sprintf(foreignType, number))
 }
 
 // setRoute adds a route in place of one of the same table, destination and metric.
@@ -236,16 +244,15 @@ const loopbackIndex = 1
 
 // hasRoute tells whether an IPv4 route of ours other than unicast is there.
 func (k *Kernel) hasRoute(n *netlink.Route) (bool, error) {
-	routes, err := k.readRoutes(n.Table, netlink.FAMILY_V4)
+	there := false
+	want, _ := prefix(n.Dst)
+	err := k.eachRoute(n.Table, netlink.FAMILY_V4, func() { there = false }, func(is *netlink.Route) {
+		if dst, _ := prefix(is.Dst); dst == want && is.Priority == n.Priority && is.Type == n.Type {
+			there = true
+		}
+	})
 	if err != nil {
 		return false, fmt.Errorf("list routes of table %d: %w", n.Table, err)
 	}
-	want, _ := prefix(n.Dst)
-	for i := range routes {
-		is := &routes[i]
-		if dst, _ := prefix(is.Dst); dst == want && is.Priority == n.Priority && is.Type == n.Type {
-			return true, nil
-		}
-	}
-	return false, nil
+	return there, nil
 }

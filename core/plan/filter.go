@@ -114,7 +114,7 @@ func (p *planner) filter() {
 				foreign = append(foreign, state.AddrInSet{V6: v6, Source: true, Not: true, Set: name(set, v6)})
 			}
 		}
-		if a := p.self.InternalIP(!v6); a.IsValid() {
+		if a := p.source(!v6); a.IsValid() {
 			source.Rules = append(source.Rules, rule("to other locations: a source they accept", state.SourceNAT{To: a}, in(to, remoteSet)))
 		}
 		if p.serving && sets.has(peersSet, v6) {

@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "write the golden files anew; read the d
 //	connected PREFIX         a network of this node's interfaces
 //	service PREFIX, api ADDR:PORT, live LOCATION, silent (no CNI found)
 //	direct NODE              the node answers over the link with it
+//	path NODE BYTES          what reaches the node over its WireGuard peer
 //	tagged                   what is forwarded for the mesh is to be known to others
 //	show LINE-BEGINNINGS     only lines of the result that begin so
 func TestGolden(t *testing.T) {
@@ -113,7 +114,7 @@ func parseCase(t *testing.T, input string) goldenCase {
 	t.Helper()
 	c := goldenCase{
 		snapshot: model.Snapshot{WireGuardSubnets: prefixes("10.4.0.0/16")},
-		facts: plan.Facts{Interface: "kilo0", Port: 51820, TunnelMTU: 1420, AdapterKnown: true, Live: map[string]bool{}, Direct: map[string]bool{},
+		facts: plan.Facts{Interface: "kilo0", Port: 51820, TunnelMTU: 1420, AdapterKnown: true, Live: map[string]bool{}, Direct: map[string]bool{}, PathMTU: map[string]int{},
 			Adapter: adapter.Facts{CNI: "flannel", Mode: "vxlan", ClusterPrefixes: prefixes("10.244.0.0/16")}},
 	}
 	lines := bufio.NewScanner(strings.NewReader(input))
@@ -141,6 +142,9 @@ func parseCase(t *testing.T, input string) goldenCase {
 			c.facts.Live[f[1]] = true
 		case "direct":
 			c.facts.Direct[f[1]] = true
+		case "path": // NODE BYTES
+			n, _ := strconv.Atoi(f[2])
+			c.facts.PathMTU[f[1]] = n
 		case "tagged":
 			c.facts.TagForwarded = true
 		case "unnumbered":

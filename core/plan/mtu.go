@@ -2,14 +2,35 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/kilo-overlay/kilo/core/state"
 )
+
+// minIPv6MTU is what every way for IPv6 has to carry (RFC 8200, section 5); the
+// kernel takes no less for a route.
+const minIPv6MTU = 1280
+
+// tellNarrowPaths warns of ways on which something drops what is too large for it
+// and does not say so.
+func (p *planner) tellNarrowPaths() {
+	for _, name := range slices.Sorted(maps.Keys(p.facts.PathMTU)) {
+		n, measured := p.snapshot.Node(name), p.facts.PathMTU[name]
+		if n == nil || measured >= min(n.TunnelMTU, p.facts.TunnelMTU) {
+			continue
+		}
+		p.warn("PathMTU", "node/"+p.self.Name,
+			"packets of more than %d bytes do not reach node %s through the tunnel, whose two ends would carry %d: something between them drops what is too large for it, and does not say so. What is sent there is made to fit; better mend the network between, or give the interfaces at both ends its MTU",
+			measured, name, min(n.TunnelMTU, p.facts.TunnelMTU))
+	}
+}
 
 // adviseMTU says what MTU the host CNI should give its pods: what the narrowest
 // way from here carries, less what the CNI itself adds to a pod's packet on it. A
 // route's MTU is that of its whole path, the way to the own gateway included.
 func (p *planner) adviseMTU() {
+	p.tellNarrowPaths()
 	var narrowest *state.Route
 	for i := range p.state.Routes {
 		r := &p.state.Routes[i]

@@ -37,6 +37,10 @@ type Facts struct {
 	// Direct tells which nodes answered a probe over a link of their own
 	// lately; see links.go.
 	Direct map[string]bool
+	// PathMTU is the largest packet, in bytes inside the tunnel, that was found to
+	// reach a node whole over the WireGuard peer that it has here. A node is absent
+	// while that is not known.
+	PathMTU map[string]int
 	// TagForwarded asks for a mark (state.MarkForwarded) on what this node
 	// forwards for the mesh, for accepts in the chains of others to see.
 	TagForwarded bool
@@ -179,8 +183,6 @@ func (p *planner) ready() bool {
 		p.wait("the host CNI was not discovered yet")
 	case p.gateway == nil:
 		p.wait("no node of location %q can serve as gateway", p.self.Location)
-	case len(p.self.InternalIPs) == 0:
-		p.wait("node %s has no internal address: set kilo.squat.ai/force-internal-ip, or the Node's InternalIP", p.self.Name)
 	default:
 		return true
 	}
@@ -222,9 +224,13 @@ func (p *planner) connected(prefix netip.Prefix) (netip.Prefix, bool) {
 }
 
 // pathMTU is the largest packet in bytes that fits every tunnel on the way: the
-// own one or the own gateway's, and that of the other side; 0 while unknown.
+// own one or the own gateway's, and that of the other side, and what was found
+// out about the way between the two; 0 while unknown.
 func (p *planner) pathMTU(c claim, hop *model.Node) int {
-	mtu := p.facts.TunnelMTU
+	mtu, measured := p.facts.TunnelMTU, 0
+	if hop != nil {
+		measured = p.facts.PathMTU[hop.Name]
+	}
 	if hop == nil && !p.serving && p.gateway != nil {
 		mtu = p.gateway.TunnelMTU
 	}
@@ -233,6 +239,12 @@ func (p *planner) pathMTU(c claim, hop *model.Node) int {
 	}
 	if hop != nil && hop.TunnelMTU > 0 && (mtu == 0 || hop.TunnelMTU < mtu) {
 		mtu = hop.TunnelMTU
+	}
+	if measured > 0 && !c.prefix.Addr().Is4() {
+		measured = max(measured, minIPv6MTU)
+	}
+	if measured > 0 && measured < mtu {
+		return measured
 	}
 	return mtu
 }

@@ -15,7 +15,7 @@ func (p *planner) tunnelRoute(r *remote) (route state.Route, ok bool) {
 		return route, false
 	}
 	v4 := r.prefix.Addr().Is4()
-	source := p.self.InternalIP(v4)
+	source := p.source(v4)
 	if !source.IsValid() {
 		// The other side accepts no source of ours in this family.
 		return route, false
@@ -32,6 +32,16 @@ func (p *planner) tunnelRoute(r *remote) (route state.Route, ok bool) {
 		}
 	}
 	return route, true
+}
+
+// source is what this node itself speaks from to other locations: its internal
+// address. One that has none at all speaks from its WireGuard address, as far as
+// others reach it there.
+func (p *planner) source(v4 bool) netip.Addr {
+	if len(p.self.InternalIPs) == 0 && (p.serving || meshesItself(p.self)) && !p.facts.Adapter.Unnumbered {
+		return p.self.WireGuardIP(v4)
+	}
+	return p.self.InternalIP(v4)
 }
 
 // inject asks the adapter for what it adds, and admits it.

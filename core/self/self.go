@@ -187,6 +187,9 @@ func (d *decider) internalIPs() []netip.Prefix {
 			out = append(out, p)
 		}
 	}
+	if len(out) == 0 {
+		d.warn("NoInternalIP", "this node has no address that other locations could reach it at, only its pods are meshed; set the kubelet's --node-ip, or kilo.squat.ai/force-internal-ip, to \"-\" where that is as it should be")
+	}
 	return out
 }
 

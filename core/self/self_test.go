@@ -128,7 +128,7 @@ func TestAddresses(t *testing.T) {
 		}, many, "", "", ""},
 		{"both families", func(in *self.Input) { in.Inputs.NodeInternalIPs = addrs("fd00::5", "10.0.0.5") },
 			[]model.Interface{iface("eth0", "", "10.0.0.5/24", "fd00::5/64")}, "10.0.0.5/24 fd00::5/64", "", ""},
-		{"an interface that is down", nil, []model.Interface{{Name: "eth0", Addresses: prefixes("10.0.0.5/24")}}, "", "", ""},
+		{"an interface that is down", nil, []model.Interface{{Name: "eth0", Addresses: prefixes("10.0.0.5/24")}}, "", "", "NoInternalIP"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := input(tc.interfaces...)

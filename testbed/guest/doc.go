@@ -10,7 +10,9 @@
 //	init/       the first and only process: loads the modules, runs what it is
 //	            told, says how each ended, powers off
 //	guest.go    Guest, what runs where, and Boot
-//	twonodes/   two nodes of a cluster, side by side in one guest
+//	nodes.go    guests that hold nodes of a lab's cluster
+//	inside/     what runs in those: namespaces, Flannel, the agent, a router
+//	twonodes/   two of them, whose agents are restarted and killed
 //
 // The programs are the tests of core/kernel and core/wireguard, and the agent
 // itself. A boot takes some four seconds; what runs is slowed down by emulation

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/kilo-overlay/kilo/testbed/tools"
 )
 
 // need fails the test where it cannot run. On a run that asks for it, by
@@ -35,36 +31,12 @@ func kernel(t *testing.T) *Kernel {
 	return k
 }
 
-// build compiles a program, or with "test" a package's tests, for the guest.
-func build(t *testing.T, what, pkg string) string {
-	t.Helper()
-	root, err := tools.SourceRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(t.TempDir(), "program")
-	args := []string{"build"}
-	if what == "test" {
-		args = []string{"test", "-c"}
-	}
-	cmd := exec.CommandContext(t.Context(), "go", append(args, "-trimpath", "-ldflags=-s -w", "-o", out, pkg)...)
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", cmd, err, text)
-	}
-	return out
-}
-
-// host returns programs of this machine under their paths in a guest.
+// host returns programs of this machine by their path in a guest.
 func host(t *testing.T, names ...string) map[string]string {
 	t.Helper()
-	programs := map[string]string{}
-	for _, n := range names {
-		at, err := exec.LookPath(n)
-		if err != nil {
-			t.Fatalf("%v: run testbed/setup.sh", err)
-		}
-		programs["/usr/bin/"+n] = at
+	programs, err := HostPrograms(names...)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return programs
 }
@@ -74,7 +46,6 @@ func boot(t *testing.T, g *Guest, limit time.Duration, run Runner) []Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	g.Init = build(t, "program", "./testbed/guest/init")
 	began := time.Now()
 	ended, err := g.Boot(ctx, kernel(t), t.TempDir(), run)
 	took := time.Since(began)

@@ -18,7 +18,8 @@ import (
 func wantedModules() []string {
 	return []string{
 		"wireguard", "tun", "veth", "bridge", "vxlan", "dummy", "virtio_net", "virtio_pci",
-		"udp_diag", "nf_tables", "nf_conntrack_netlink", "nf_log_syslog", "xt_comment",
+		"udp_diag", "nlmon", "nf_tables", "nf_conntrack_netlink", "nf_log_syslog",
+		"iptable_filter", "ip6table_filter", "xt_comment", "xt_conntrack", "xt_limit", "xt_mark", "xt_tcpudp",
 	}
 }
 

@@ -1,6 +1,8 @@
 package guest
 
 import (
+	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,14 +13,27 @@ import (
 // where the kernel has none.
 func TestKernelSuite(t *testing.T) {
 	need(t, Check())
+	dir := t.TempDir()
 	g := &Guest{
-		Programs: host(t, "sh", "ip", "nft", "awk", "sed", "ls", "cat", "mkdir", "sysctl", "true"),
-		// Names of protocols, for ip rule.
-		Files: map[string][]byte{"/etc/protocols": []byte("icmp 1\ntcp 6\nudp 17\nipv6-icmp 58\n")},
+		Init:     filepath.Join(dir, "init"),
+		Programs: host(t, "sh", "ip", "nft", "awk", "sed", "ls", "cat", "cut", "grep", "head", "mkdir", "ping", "rm", "sleep", "sort", "sysctl", "tail", "tr", "true", "wc"),
+		Files:    map[string][]byte{"/etc/protocols": []byte(protocols)},
+	}
+	iptables, err := IPTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(g.Programs, iptables)
+	if err := Build(t.Context(), g.Init, "./testbed/guest/init"); err != nil {
+		t.Fatal(err)
 	}
 	tests := []string{"wireguard", "kernel"}
 	for _, name := range tests {
-		g.Programs["/"+name+".test"] = build(t, "test", "./core/"+name)
+		out := filepath.Join(dir, name)
+		if err := BuildTests(t.Context(), out, "./core/"+name); err != nil {
+			t.Fatal(err)
+		}
+		g.Programs["/"+name+".test"] = out
 		g.Commands = append(g.Commands, Command{Args: []string{"/" + name + ".test", "-test.v", "-test.timeout=8m"}})
 	}
 	for i, r := range boot(t, g, 10*time.Minute, Here) {

@@ -36,7 +36,6 @@ func (l *Lab) agentArgs(m *Machine) []string {
 		"--hostname=" + m.Name,
 		"--kubeconfig=" + l.Kubeconfig("agent"),
 		"--adapter=auto",
-		"--service-cidr=" + l.Spec.ServiceNetwork.String(),
 		// The lab's internet is a documentation range (RFC 5737), which no
 		// agent takes for public by itself.
 		"--public-cidrs=" + l.Spec.Internet.String(),

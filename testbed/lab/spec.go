@@ -111,7 +111,11 @@ type Location struct {
 	// subnet: the machines have a public leg only and there is no router.
 	Subnets []netip.Prefix `json:"subnets,omitempty"`
 	Router  netip.Addr     `json:"router"` // on the internet; zero: chosen
-	Nodes   []Node         `json:"nodes"`
+	// Cloud makes the network carry only packets from and to addresses of its
+	// own subnets, between them and inside them, as clouds do: pods' packets
+	// need an encapsulation.
+	Cloud bool   `json:"cloud,omitempty"`
+	Nodes []Node `json:"nodes"`
 }
 
 // Node is a machine.

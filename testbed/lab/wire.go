@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // The internet, and the name of its segment there.
@@ -72,6 +73,11 @@ func (l *Lab) wireRouter(ctx context.Context, loc *Location) error {
 	if err := l.wirePublic(ctx, name, "wan", leg{addr: loc.Router, mtu: l.Spec.MTU}); err != nil {
 		return err
 	}
+	if loc.Cloud {
+		if err := l.checkAddresses(ctx, loc); err != nil {
+			return err
+		}
+	}
 	// persistent: one client keeps one outside address and, while it is free,
 	// its source port, so what a STUN-like observer sees is what others can
 	// use.
@@ -89,6 +95,33 @@ func (l *Lab) wireRouter(ctx context.Context, loc *Location) error {
 	`)
 }
 
+// checkAddresses makes a location's networks drop, from machine to machine,
+// what is from or to an address that is none of theirs. What is for elsewhere
+// is for the router itself, and so is not concerned.
+func (l *Lab) checkAddresses(ctx context.Context, loc *Location) error {
+	var subnets []string
+	for _, s := range loc.Subnets {
+		subnets = append(subnets, s.String())
+	}
+	own := "{ " + strings.Join(subnets, ", ") + " }"
+	return l.nft(ctx, routerName(loc), fmt.Sprintf(`
+		table bridge cloud {
+			chain forward {
+				type filter hook forward priority filter;
+				ip saddr != %[1]s drop
+				ip daddr != %[1]s drop
+			}
+		}
+		table ip cloud {
+			chain forward {
+				type filter hook forward priority filter;
+				iifname "lan*" oifname "lan*" ip saddr != %[1]s drop
+				iifname "lan*" oifname "lan*" ip daddr != %[1]s drop
+			}
+		}
+	`, own))
+}
+
 // wireNode gives a machine its interfaces.
 func (l *Lab) wireNode(ctx context.Context, loc *Location, n *Node) error {
 	if n.LAN.IsValid() {
@@ -97,20 +130,9 @@ func (l *Lab) wireNode(ctx context.Context, loc *Location, n *Node) error {
 		if err != nil {
 			return err
 		}
-		subnet := loc.Subnets[n.Subnet]
-		lines := []string{
+		lines := append([]string{
 			fmt.Sprintf("link add name %s mtu %d type veth peer name %s mtu %d netns %d", n.lanInterface(), n.MTU, n.Name, n.MTU, pid),
-			fmt.Sprintf("addr add %s/%d dev %s", n.LAN, subnet.Bits(), n.lanInterface()),
-			fmt.Sprintf("link set %s up", n.lanInterface()),
-		}
-		for i, other := range loc.Subnets {
-			if i != n.Subnet {
-				lines = append(lines, fmt.Sprintf("route add %s via %s dev %s", other, lastHost(subnet), n.lanInterface()))
-			}
-		}
-		if !n.Public {
-			lines = append(lines, fmt.Sprintf("route add default via %s dev %s", lastHost(subnet), n.lanInterface()))
-		}
+		}, lanAddress(loc, n)...)
 		if err := l.ip(ctx, n.Name, lines...); err != nil {
 			return err
 		}
@@ -130,35 +152,67 @@ func (l *Lab) wirePublic(ctx context.Context, place, device string, leg leg) err
 	if err != nil {
 		return err
 	}
-	gateway := l.Spec.internetAddr()
-	lines := []string{fmt.Sprintf("link add name %s mtu %d type veth peer name %s mtu %d netns %d", device, leg.mtu, place, leg.mtu, pid)}
 	uplink := []string{fmt.Sprintf("link set %s master %s up", place, internetSegment)}
 	if l.Spec.RoutedInternet {
-		lines = append(lines,
-			fmt.Sprintf("addr add %s/32 dev %s", leg.addr, device),
-			fmt.Sprintf("link set %s up", device),
-			fmt.Sprintf("route add %s dev %s scope link", gateway, device),
-		)
 		uplink = []string{
 			fmt.Sprintf("link set %s up", place),
-			fmt.Sprintf("route add %s dev %s src %s", leg.addr, place, gateway),
+			l.routeToLeg(place, leg.addr),
 		}
-	} else {
-		lines = append(lines,
-			fmt.Sprintf("addr add %s/%d dev %s", leg.addr, l.Spec.Internet.Bits(), device),
-			fmt.Sprintf("link set %s up", device),
-		)
 	}
-	lines = append(lines, fmt.Sprintf("route add default via %s dev %s", gateway, device))
 	// The far port first: a route out of a link without carrier is refused
 	// by some kernels.
-	if err := l.ip(ctx, place, lines[0]); err != nil {
+	link := fmt.Sprintf("link add name %s mtu %d type veth peer name %s mtu %d netns %d", device, leg.mtu, place, leg.mtu, pid)
+	if err := l.ip(ctx, place, link); err != nil {
 		return err
 	}
 	if err := l.ip(ctx, internet, uplink...); err != nil {
 		return err
 	}
-	return l.ip(ctx, place, lines[1:]...)
+	return l.ip(ctx, place, l.publicAddress(device, leg.addr)...)
+}
+
+// lanAddress gives a machine's LAN interface its address, and the routes that
+// go with it.
+func lanAddress(loc *Location, n *Node) []string {
+	subnet, dev := loc.Subnets[n.Subnet], n.lanInterface()
+	lines := []string{
+		fmt.Sprintf("addr add %s/%d dev %s", n.LAN, subnet.Bits(), dev),
+		fmt.Sprintf("link set %s up", dev),
+	}
+	for i, other := range loc.Subnets {
+		if i != n.Subnet {
+			lines = append(lines, fmt.Sprintf("route add %s via %s dev %s", other, lastHost(subnet), dev))
+		}
+	}
+	if !n.Public {
+		lines = append(lines, fmt.Sprintf("route add default via %s dev %s", lastHost(subnet), dev))
+	}
+	return lines
+}
+
+// publicAddress gives a device on the internet its address, and the routes that
+// go with it.
+func (l *Lab) publicAddress(device string, addr netip.Addr) []string {
+	gateway := l.Spec.internetAddr()
+	var lines []string
+	if l.Spec.RoutedInternet {
+		lines = []string{
+			fmt.Sprintf("addr add %s/32 dev %s", addr, device),
+			fmt.Sprintf("link set %s up", device),
+			fmt.Sprintf("route add %s dev %s scope link", gateway, device),
+		}
+	} else {
+		lines = []string{
+			fmt.Sprintf("addr add %s/%d dev %s", addr, l.Spec.Internet.Bits(), device),
+			fmt.Sprintf("link set %s up", device),
+		}
+	}
+	return append(lines, fmt.Sprintf("route add default via %s dev %s", gateway, device))
+}
+
+// routeToLeg is the routed internet's route to a place's address.
+func (l *Lab) routeToLeg(place string, addr netip.Addr) string {
+	return fmt.Sprintf("route add %s dev %s src %s", addr, place, l.Spec.internetAddr())
 }
 
 // unplug takes a machine's links away, at both ends at once.

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package inside
 
 import (
 	"fmt"
@@ -27,9 +27,9 @@ func wireRouter() error {
 			EOF`)
 }
 
-// onlyWireGuard lets nothing else pass between the nodes, and counts what
+// OnlyWireGuard lets nothing else pass between the nodes, and counts what
 // would have.
-func onlyWireGuard(nodes []*node) error {
+func OnlyWireGuard(nodes []*Node) error {
 	return sh(fmt.Sprintf(`nft -f - <<-'EOF'
 		table ip wire {
 			counter clear { }
@@ -42,8 +42,8 @@ func onlyWireGuard(nodes []*node) error {
 		EOF`, nodes[0].Name, nodes[1].Name, wireGuardPort))
 }
 
-// nothingInClear fails where something else than WireGuard wanted to pass.
-func nothingInClear() error {
+// NothingInClear fails where something else than WireGuard wanted to pass.
+func NothingInClear() error {
 	out, err := exec.Command("nft", "list", "counter", "ip", "wire", "clear").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "packets 0 bytes 0") {
 		return fmt.Errorf("between the nodes, in clear: %w\n%s", err, out)
@@ -51,8 +51,8 @@ func nothingInClear() error {
 	return nil
 }
 
-// cutAPI takes the API server away: what goes there is lost.
-func cutAPI(address string) error {
+// CutAPI takes the API server away: what goes there is lost.
+func CutAPI(address string) error {
 	return sh(fmt.Sprintf(`nft -f - <<-'EOF'
 		table ip cut {
 			chain forward { type filter hook forward priority -1; ip daddr %s tcp dport %d drop; }
@@ -60,25 +60,27 @@ func cutAPI(address string) error {
 		EOF`, address, apiPort))
 }
 
-func mendAPI() error { return sh("nft delete table ip cut") }
+// MendAPI brings it back.
+func MendAPI() error { return sh("nft delete table ip cut") }
 
-// pingRun is a stream of pings from one pod to the other.
-type pingRun struct {
-	what string
+// PingRun is a stream of pings from one pod to the other.
+type PingRun struct {
+	What string
 	cmd  *exec.Cmd
 	said lockedBuffer
 }
 
-func (n *node) ping(to netip.Addr) (*pingRun, error) {
-	p := &pingRun{what: fmt.Sprintf("%s → %s", n.pod, to)}
+// Ping starts a stream of pings from the node's pod.
+func (n *Node) Ping(to netip.Addr) (*PingRun, error) {
+	p := &PingRun{What: fmt.Sprintf("%s → %s", n.Pod, to)}
 	p.cmd = exec.Command("nsenter", "--target", fmt.Sprint(n.inPod.Process.Pid), "--net", "--",
 		"ping", "-n", "-i", fmt.Sprintf("%.3f", pingEvery.Seconds()), to.String())
 	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
 	return p, p.cmd.Start()
 }
 
-// stop ends the stream and returns how many pings were sent and answered.
-func (p *pingRun) stop() (sent, received int, err error) {
+// Stop ends the stream and returns how many pings were sent and answered.
+func (p *PingRun) Stop() (sent, received int, err error) {
 	if err := p.cmd.Process.Signal(unix.SIGINT); err != nil {
 		return 0, 0, err
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package inside
 
 import (
 	"bytes"
@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node is one node of the cluster.
-type node struct {
-	nodeConfig
-	config *config
+// Node is one node of the cluster.
+type Node struct {
+	NodeConfig
+	config *Config
 	holder *exec.Cmd // of its namespaces
 	inPod  *exec.Cmd // of its pod's
-	pod    netip.Addr
+	Pod    netip.Addr
 
 	agent   *exec.Cmd // nil: does not run
 	said    lockedBuffer
@@ -73,8 +73,8 @@ func holdNamespaces(flags uintptr, args ...string) (*exec.Cmd, error) {
 }
 
 // startNode makes a node with its cable, starts Flannel and attaches a pod.
-func startNode(c *config, nc *nodeConfig) (*node, error) {
-	n := &node{nodeConfig: *nc, config: c}
+func startNode(c *Config, nc *NodeConfig) (*Node, error) {
+	n := &Node{NodeConfig: *nc, config: c}
 	var err error
 	if n.holder, err = holdNamespaces(unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_NEWUTS, "node", n.Name); err != nil {
 		return nil, err
@@ -92,15 +92,15 @@ func startNode(c *config, nc *nodeConfig) (*node, error) {
 		return nil, err
 	}
 	var said lockedBuffer
-	n.flannel = n.command(flannelProgram, "--kube-subnet-mgr", "--kubeconfig-file="+flannelConfig, "--ip-masq", "--iface=eth0", "--subnet-file="+subnetFile)
+	n.flannel = n.command(FlannelProgram, "--kube-subnet-mgr", "--kubeconfig-file="+FlannelAccess, "--ip-masq", "--iface=eth0", "--subnet-file="+subnetFile)
 	n.flannel.Env = append(os.Environ(), "NODE_NAME="+n.Name)
 	n.flannel.Stdout, n.flannel.Stderr = &said, &said
 	if err := n.flannel.Start(); err != nil {
 		return nil, err
 	}
 	var own netip.Prefix
-	if err := eventually("Flannel writes "+subnetFile, func() error {
-		text, err := n.run("cat", subnetFile)
+	if err := Eventually("Flannel writes "+subnetFile, func() error {
+		text, err := n.Run("cat", subnetFile)
 		if err != nil {
 			return fmt.Errorf("%w\n%s", err, said.String())
 		}
@@ -119,12 +119,12 @@ func startNode(c *config, nc *nodeConfig) (*node, error) {
 
 // startPod attaches one pod; own is the node's address among its pods, with the
 // length of their prefix.
-func (n *node) startPod(own netip.Prefix) error {
+func (n *Node) startPod(own netip.Prefix) error {
 	var err error
 	if n.inPod, err = holdNamespaces(unix.CLONE_NEWNET); err != nil {
 		return err
 	}
-	n.pod = own.Addr().Next()
+	n.Pod = own.Addr().Next()
 	if err := sh(fmt.Sprintf(`nsenter --target %d --net ip link add cni0 type veth peer name eth0 netns %d`,
 		n.holder.Process.Pid, n.inPod.Process.Pid)); err != nil {
 		return err
@@ -133,16 +133,17 @@ func (n *node) startPod(own netip.Prefix) error {
 		return err
 	}
 	return sh(fmt.Sprintf(`nsenter --target %d --net sh -ec 'ip addr add %s/%d dev eth0; ip link set eth0 up; ip route add default via %s'`,
-		n.inPod.Process.Pid, n.pod, own.Bits(), own.Addr()))
+		n.inPod.Process.Pid, n.Pod, own.Bits(), own.Addr()))
 }
 
 // command is a command on the node. nsenter executes it in place, so the
 // process id is its own.
-func (n *node) command(argv ...string) *exec.Cmd {
+func (n *Node) command(argv ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"--target", strconv.Itoa(n.holder.Process.Pid), "--net", "--mount", "--uts", "--"}, argv...)...)
 }
 
-func (n *node) run(argv ...string) (string, error) {
+// Run runs a command on the node and returns what it prints.
+func (n *Node) Run(argv ...string) (string, error) {
 	out, err := n.command(argv...).CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("%s: %s: %w: %s", n.Name, strings.Join(argv, " "), err, out)
@@ -150,26 +151,26 @@ func (n *node) run(argv ...string) (string, error) {
 	return string(out), nil
 }
 
-func (n *node) sh(script string) error {
-	_, err := n.run("sh", "-ec", script)
+func (n *Node) sh(script string) error {
+	_, err := n.Run("sh", "-ec", script)
 	return err
 }
 
-// startAgent starts the real agent, with the kernel's device or none.
-func (n *node) startAgent() error {
-	n.agent = n.command(agentProgram, "--hostname="+n.Name, "--kubeconfig="+agentConfig, "--wireguard=kernel",
+// StartAgent starts the real agent, with the kernel's device or none.
+func (n *Node) StartAgent() error {
+	n.agent = n.command(AgentProgram, "--hostname="+n.Name, "--kubeconfig="+AgentAccess, "--wireguard=kernel",
 		"--adapter=flannel", "--service-cidr="+n.config.ServiceNetwork)
 	n.agent.Stdout, n.agent.Stderr = &n.said, &n.said
 	return n.agent.Start()
 }
 
-// stopAgent ends the agent as a rollout does.
-func (n *node) stopAgent() error { return n.endAgent(unix.SIGTERM) }
+// StopAgent ends the agent as a rollout does.
+func (n *Node) StopAgent() error { return n.endAgent(unix.SIGTERM) }
 
-// killAgent ends the agent as a crash does.
-func (n *node) killAgent() error { return n.endAgent(unix.SIGKILL) }
+// KillAgent ends the agent as a crash does.
+func (n *Node) KillAgent() error { return n.endAgent(unix.SIGKILL) }
 
-func (n *node) endAgent(sig syscall.Signal) error {
+func (n *Node) endAgent(sig syscall.Signal) error {
 	if err := n.agent.Process.Signal(sig); err != nil {
 		return fmt.Errorf("%s: the agent does not run: %w", n.Name, err)
 	}
@@ -178,14 +179,15 @@ func (n *node) endAgent(sig syscall.Signal) error {
 		return fmt.Errorf("%s: the agent: %w", n.Name, err)
 	}
 	// Whoever answers from here on is another one.
-	if _, err := n.status(); err == nil {
+	if _, err := n.Status(); err == nil {
 		return fmt.Errorf("%s: the agent was ended, and still answers", n.Name)
 	}
 	n.agent = nil
 	return nil
 }
 
-type status struct {
+// Status is what the guest reads of an agent's /status.
+type Status struct {
 	Ready  bool `json:"ready"`
 	Tunnel struct {
 		Kind string `json:"kind"`
@@ -197,21 +199,27 @@ type status struct {
 	} `json:"lastReconcile"`
 }
 
-// status asks the agent, as one does on its node.
-func (n *node) status() (status, error) {
-	var s status
-	text, err := n.run(os.Args[0], "get", agentStatusPage)
+// Page fetches one of the agent's pages.
+func (n *Node) Page(path string) (string, error) { return n.Run(os.Args[0], "get", agentPages+path) }
+
+// AgentPid is the agent's process id.
+func (n *Node) AgentPid() int { return n.agent.Process.Pid }
+
+// Status asks the agent, as one does on its node.
+func (n *Node) Status() (Status, error) {
+	var s Status
+	text, err := n.Page("/status")
 	if err != nil {
 		return s, err
 	}
 	return s, json.Unmarshal([]byte(text), &s)
 }
 
-// waitReady waits until the agent is ready, with what it knows of the cluster
+// WaitReady waits until the agent is ready, with what it knows of the cluster
 // from there: "api" or "disk".
-func (n *node) waitReady(from string) error {
-	return eventually(n.Name+" is ready, from "+from, func() error {
-		s, err := n.status()
+func (n *Node) WaitReady(from string) error {
+	return Eventually(n.Name+" is ready, from "+from, func() error {
+		s, err := n.Status()
 		if err != nil {
 			return err
 		}
@@ -222,19 +230,19 @@ func (n *node) waitReady(from string) error {
 	})
 }
 
-func (n *node) reaches(to netip.Addr) error {
-	return eventually(fmt.Sprintf("the pod of %s reaches %s", n.Name, to), func() error {
+func (n *Node) Reaches(to netip.Addr) error {
+	return Eventually(fmt.Sprintf("the pod of %s reaches %s", n.Name, to), func() error {
 		return sh(fmt.Sprintf("nsenter --target %d --net ping -n -c 1 -W 2 %s", n.inPod.Process.Pid, to))
 	})
 }
 
 // log is the end of what the agent has said.
-func (n *node) log() string {
+func (n *Node) Log() string {
 	lines := strings.Split(n.said.String(), "\n")
 	return strings.Join(lines[max(0, len(lines)-60):], "\n")
 }
 
-func (n *node) end() {
+func (n *Node) End() {
 	for _, p := range []*exec.Cmd{n.agent, n.flannel, n.inPod, n.holder} {
 		if p != nil && p.Process != nil {
 			_ = p.Process.Kill()
@@ -242,8 +250,8 @@ func (n *node) end() {
 	}
 }
 
-// eventually repeats a check until it returns nil, for as long as patience goes.
-func eventually(what string, check func() error) error {
+// Eventually repeats a check until it returns nil, for as long as patience goes.
+func Eventually(what string, check func() error) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
 		err := check()
 		if err == nil {
@@ -262,7 +270,8 @@ func sh(script string) error {
 	return nil
 }
 
-func hasWord(text, word string) bool {
+// HasWord tells whether a word is among those of a text.
+func HasWord(text, word string) bool {
 	return strings.Contains(" "+strings.Join(strings.Fields(text), " ")+" ", " "+word+" ")
 }
 
