@@ -136,7 +136,9 @@ func held(t *testing.T, n *lab.Machine, pid int) string {
 	if pid == 0 {
 		t.Fatalf("%s: no such process", n.Name)
 	}
-	out := must(n.Shell(t.Context(), fmt.Sprintf("sed -n 's/^iff:[[:space:]]*//p' /proc/%d/fdinfo/*", pid)))(t)
+	// Descriptors come and go while one looks: those that are gone by then hold
+	// no interface.
+	out := must(n.Shell(t.Context(), fmt.Sprintf("cat /proc/%d/fdinfo/* 2>/dev/null | sed -n 's/^iff:[[:space:]]*//p'", pid)))(t)
 	names := strings.Fields(out)
 	slices.Sort(names)
 	return strings.Join(slices.Compact(names), " ")
