@@ -3,8 +3,10 @@
 
 SHELL := /bin/bash
 GO    ?= go
-# The CNI that the demo's nodes run; empty is kilolab's default.
-CNI   ?=
+# The CNI that the demo's nodes run: flannel or cilium; empty is kilolab's
+# default. CILIUM_MODE is tunnel or native.
+CNI         ?=
+CILIUM_MODE ?=
 
 # One step after the other, even under make -j: they share two cores and a cache.
 .NOTPARALLEL:
@@ -15,8 +17,10 @@ help: ## these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: setup tools build ## start the lab (as root), wait for the mesh, show it and every pod pinging every other
-	@bin/kilolab demo $(if $(CNI),--cni=$(CNI))
+# kilolab builds the real programs that its CNI needs, and says so.
+demo: build ## start the lab (as root), wait for the mesh, show it and every pod pinging every other
+	@testbed/setup.sh $(CNI)
+	@bin/kilolab demo $(if $(CNI),--cni=$(CNI)) $(if $(CILIUM_MODE),--cilium-mode=$(CILIUM_MODE))
 
 .PHONY: demo-down
 demo-down: build ## end the lab and leave nothing behind
@@ -59,10 +63,10 @@ bench: setup tools ## measure what docs/performance.md reports (as root, 20 minu
 
 .PHONY: setup
 setup: ## install the Debian packages that are missing
-	@testbed/setup.sh
+	@testbed/setup.sh cilium
 
 .PHONY: tools
-tools: ## build the lab's real programs (Kubernetes, etcd, Flannel …), 10 to 15 minutes the first time
+tools: ## build the lab's real programs (Kubernetes, etcd, Flannel, Cilium …), half an hour the first time
 	@$(GO) run ./testbed/tools/ensure
 
 .PHONY: clean

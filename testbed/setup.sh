@@ -1,6 +1,9 @@
 #!/bin/bash
 # Installs the Debian packages that the lab and the tests use, those that are
 # missing and no others. Says nothing when all are there.
+#
+#   testbed/setup.sh          what a lab with Flannel needs
+#   testbed/setup.sh cilium   and what one with Cilium needs
 set -euo pipefail
 
 packages=(
@@ -21,6 +24,15 @@ packages=(
 	tcpdump         # captures
 	wireguard-tools
 )
+
+case "${1:-}" in
+'' | flannel | none) ;;
+*cilium*) packages+=(clang-19) ;; # compiles Cilium's programs for the kernel
+*)
+	echo "setup: no CNI is called $1: want flannel, cilium or flannel+cilium" >&2
+	exit 2
+	;;
+esac
 
 installed() {
 	[ "$(dpkg-query --show --showformat '${db:Status-Abbrev}' "$1" 2>/dev/null)" = 'ii ' ]

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,18 +19,23 @@ func (k *call) upFlags() func() (lab.Spec, lab.Options, error) {
 	var (
 		specFile = k.flags.String("spec", "", "the lab as JSON (see kilolab spec); other flags change it")
 		binary   = k.flags.String("kg", "", "agent to run; default: built from the source tree")
-		noAgent  = k.flags.Bool("no-kg", false, "leave the agent out: Flannel alone")
-		cni      = k.flags.String("cni", "", "host CNI: flannel (default) or none")
+		noAgent  = k.flags.Bool("no-kg", false, "leave the agent out: the CNI alone")
+		cni      = k.flags.String("cni", "", "host CNI: flannel (default), cilium or none")
 		backend  = k.flags.String("backend", "", "Flannel's: vxlan or host-gw")
 		direct   = k.flags.Bool("direct-routing", false, "Flannel's vxlan routes plainly inside a segment")
 		nft      = k.flags.Bool("flannel-nft", false, "Flannel masquerades by nftables, not iptables")
-		proxy    = k.flags.String("proxy-mode", "", "kube-proxy's: iptables, nftables or off")
+		mode     = k.flags.String("cilium-mode", "", "Cilium's: tunnel (default) or native")
+		hostward = k.flags.String("host-routing", "", "Cilium's: legacy (default) or bpf, which replaces kube-proxy")
+		replace  = k.flags.Bool("kube-proxy-replacement", false, "Cilium serves Services, not kube-proxy")
+		proxy    = k.flags.String("proxy-mode", "", "kube-proxy's: iptables (default), nftables or off")
 		filter   = k.flags.String("rp-filter", "", "on every interface of every node: 0, 1 or 2 (default 1, strict)")
 		mtu      = k.flags.Int("mtu", 0, "of LANs and public legs, in bytes (default 1500)")
 		routed   = k.flags.Bool("routed-internet", false, "a link of its own for every public leg, not one segment")
 		extra    repeated
+		cilium   repeated
 	)
 	k.flags.Var(&extra, "agent-flag", "added to every agent's command line; repeat")
+	k.flags.Var(&cilium, "cilium-flag", "added to the command line of every Cilium agent; repeat")
 	return func() (lab.Spec, lab.Options, error) {
 		s := lab.Default()
 		if *specFile != "" {
@@ -49,6 +55,14 @@ func (k *call) upFlags() func() (lab.Spec, lab.Options, error) {
 		if *cni != "" {
 			s.CNI = lab.CNI(*cni)
 		}
+		if *mode != "" {
+			s.Cilium.Mode = lab.CiliumMode(*mode)
+		}
+		if *hostward != "" {
+			s.Cilium.HostRouting = lab.HostRouting(*hostward)
+		}
+		s.Cilium.KubeProxyReplacement = s.Cilium.KubeProxyReplacement || *replace
+		s.Cilium.Flags = append(s.Cilium.Flags, cilium...)
 		if *backend != "" {
 			s.Flannel.Backend = *backend
 		}
@@ -265,6 +279,8 @@ func daemonOf(words []string) string {
 		return "kg"
 	case words[0] == "flannel":
 		return "flanneld"
+	case words[0] == "cilium":
+		return "cilium-agent"
 	}
 	return words[0]
 }
@@ -279,10 +295,12 @@ func restart(ctx context.Context, k *call) error {
 		return m.RestartAgent(ctx)
 	case "flanneld":
 		return m.RestartFlannel(ctx)
+	case "cilium-agent":
+		return m.RestartCilium(ctx)
 	case "kube-proxy":
 		return m.RestartProxy(ctx)
 	default:
-		return usageError(fmt.Sprintf("cannot restart %q: want kg, flanneld or kube-proxy", d))
+		return usageError(fmt.Sprintf("cannot restart %q: want kg, flanneld, cilium or kube-proxy", d))
 	}
 }
 
@@ -375,6 +393,23 @@ func capture(_ context.Context, k *call) error {
 	return p.BecomeCapture(*device, append(strings.Fields(*filter), k.rest...)...)
 }
 
+func ciliumGet(ctx context.Context, k *call) error {
+	_, m, words, err := k.openAt(2)
+	if err != nil {
+		return err
+	}
+	text, err := m.CiliumGet(ctx, strings.Join(words, ""))
+	if err != nil {
+		return err
+	}
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, []byte(text), "", "  "); err != nil {
+		return err
+	}
+	fmt.Println(strings.TrimSpace(pretty.String()))
+	return nil
+}
+
 func netState(ctx context.Context, k *call) error {
 	_, m, _, err := k.openAt(1)
 	if err != nil {
@@ -422,4 +457,12 @@ func tunnel(ctx context.Context, k *call) error {
 		return err
 	}
 	return lab.Tunnel(ctx, words[0])
+}
+
+func clang(ctx context.Context, k *call) error {
+	words, err := k.parse(1, 1)
+	if err != nil {
+		return err
+	}
+	return lab.Clang(ctx, words[0], k.rest)
 }

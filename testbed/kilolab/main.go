@@ -52,8 +52,8 @@ func commands() []command {
 		{name: "matrix", args: "[-o json]", about: "every pod pings every other; exit code 1 if a pair fails", run: matrix},
 		{name: "exec", args: "PLACE [-- CMD…]", about: "run a command, or a shell, at a node, pod/NAME, router-LOCATION or internet", run: execAt},
 		{name: "kubectl", args: "-- …", about: "kubectl as administrator", run: kubectl},
-		{name: "logs", args: "NODE [DAEMON]", about: "what a daemon has said: kg (default), flanneld, kube-proxy …", run: logs},
-		{name: "restart", args: "NODE [DAEMON]", about: "stop by SIGTERM and start kg (default), flanneld or kube-proxy", run: restart},
+		{name: "logs", args: "NODE [DAEMON]", about: "what a daemon has said: kg (default), flanneld, cilium, kube-proxy …", run: logs},
+		{name: "restart", args: "NODE [DAEMON]", about: "stop by SIGTERM and start kg (default), flanneld, cilium or kube-proxy", run: restart},
 		{name: "kill", args: "NODE [DAEMON]", about: "end kg (default) or another daemon by SIGKILL", run: kill},
 		{name: "stop", args: "NODE", about: "stop kg by SIGTERM", run: stopAgent},
 		{name: "start", args: "NODE", about: "start kg", run: startAgent},
@@ -63,11 +63,13 @@ func commands() []command {
 		{name: "partition", args: "[--one-way] A B", about: "no packet from A to B, nor back: nodes or locations", run: partition},
 		{name: "heal", args: "[A B]", about: "take that partition back, or all", run: heal},
 		{name: "capture", args: "PLACE [-i DEV] [-- FILTER]", about: "tcpdump at a node, pod, router or the internet", run: capture},
+		{name: "cilium", args: "NODE PATH", about: "ask a node's Cilium agent: config, endpoint, ip, healthz …", run: ciliumGet},
 		{name: "netstate", args: "NODE", about: "rules, routes, links, filters and sysctls of a node, without counters", run: netState},
 		{name: "spec", about: "print the default lab as JSON, for up --spec", run: spec},
 		{name: "kubelets", run: kubelets, internal: true},
 		{name: "echo", run: echo, internal: true},
 		{name: "tunnel", run: tunnel, internal: true},
+		{name: "clang", run: clang, internal: true},
 	}
 }
 

@@ -30,6 +30,7 @@ func users() map[string]user {
 		"controller-manager": {"system:kube-controller-manager", "system:masters"},
 		"kube-proxy":         {"system:kube-proxy", ""},
 		"flannel":            {"system:serviceaccount:kube-flannel:flannel", "system:serviceaccounts"},
+		"cilium":             {"system:serviceaccount:kube-system:cilium", "system:masters"},
 		"agent":              {AgentUser, "system:serviceaccounts"},
 	}
 }
@@ -198,7 +199,10 @@ func (l *Lab) applyManifests(ctx context.Context) error {
 	for _, name := range []string{"crds.yaml", "rbac.yaml"} {
 		files = append(files, filepath.Join(root, "manifests", name))
 	}
-	args := []string{"apply", "--server-side", "--force-conflicts", "--filename=" + strings.Join(files, ",")}
+	if l.Spec.CNI.hasCilium() { // whose operator would do it
+		files = append(files, l.tools[tools.CiliumCRDs])
+	}
+	args := []string{"apply", "--server-side", "--force-conflicts", "--recursive", "--filename=" + strings.Join(files, ",")}
 	_, err = l.Kubectl(ctx, args...)
 	return err
 }

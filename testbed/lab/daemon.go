@@ -41,6 +41,26 @@ func (m *Machine) startDaemonEnv(ctx context.Context, name string, env []string,
 	return nil
 }
 
+// waitForDaemon waits until a daemon has done what done looks for. The error
+// has what is missing, and the end of the daemon's log.
+func (m *Machine) waitForDaemon(ctx context.Context, name string, limit time.Duration, done func() error) error {
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	missing, ended := errors.New("not tried"), false
+	poll(wait, 50*time.Millisecond, func() bool {
+		missing = done()
+		ended = missing != nil && m.Daemon(name) == 0
+		return missing == nil || ended
+	})
+	switch {
+	case missing == nil:
+		return nil
+	case ended:
+		return fmt.Errorf("node %s: %s has ended; its log ends:\n%s", m.Name, name, logTail(m.LogFile(name), 10))
+	}
+	return fmt.Errorf("node %s: %s is not there after %s: %w; its log ends:\n%s", m.Name, name, limit, missing, logTail(m.LogFile(name), 10))
+}
+
 // Daemon is the process id of a daemon on the machine (kg, flanneld,
 // kube-proxy, etcd …), 0 if it does not run.
 func (m *Machine) Daemon(name string) int { return m.group.sub(name).pid() }
@@ -97,11 +117,18 @@ func (l *Lab) startNode(ctx context.Context, m *Machine) error {
 	if l.Spec.CNI == CNINone {
 		return nil
 	}
-	if err := l.startFlannel(ctx, m); err != nil {
-		return err
+	if l.Spec.CNI.hasFlannel() {
+		if err := l.startFlannel(ctx, m); err != nil {
+			return err
+		}
+		if err := l.writeCNIConfig(ctx, m); err != nil {
+			return err
+		}
 	}
-	if err := l.writeCNIConfig(ctx, m); err != nil {
-		return err
+	if l.Spec.CNI.hasCilium() {
+		if err := l.startCilium(ctx, m); err != nil {
+			return err
+		}
 	}
 	for i := range m.spec.Pods {
 		name := "pod-" + m.Name
@@ -161,18 +188,13 @@ func (m *Machine) RestartFlannel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	written := false
-	poll(wait, 50*time.Millisecond, func() bool {
+	return m.waitForDaemon(ctx, tools.Flanneld, 30*time.Second, func() error {
 		text, err := m.readFile(flannelSubnetFile)
-		written = err == nil && strings.Contains(text, "FLANNEL_MTU=")
-		return written || m.Daemon(tools.Flanneld) == 0
+		if err == nil && !strings.Contains(text, "FLANNEL_MTU=") {
+			err = fmt.Errorf("%s is not complete", flannelSubnetFile)
+		}
+		return err
 	})
-	if !written {
-		return fmt.Errorf("node %s: flanneld has written no %s; its log ends:\n%s", m.Name, flannelSubnetFile, logTail(m.LogFile(tools.Flanneld), 10))
-	}
-	return nil
 }
 
 func (l *Lab) flannelConfig() string {

@@ -52,6 +52,11 @@ func (l *Lab) switchOn(ctx context.Context, m *Machine) error {
 	if err := l.startNode(ctx, m); err != nil {
 		return err
 	}
+	if l.Spec.CNI.hasCilium() {
+		if err := m.WaitForCilium(ctx); err != nil {
+			return err
+		}
+	}
 	if slices.ContainsFunc(l.Agents(), func(a *Machine) bool { return a.Name == m.Name }) {
 		if err := m.startAgentPod(ctx); err != nil {
 			return err

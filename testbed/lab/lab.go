@@ -130,8 +130,14 @@ func Up(ctx context.Context, spec Spec, opts Options) (*Lab, error) {
 		return nil, fmt.Errorf("lab %s exists already, or the remains of one: take it down first (kilolab down --name %s)", l.Name, l.Name)
 	}
 
+	if l.Spec.CNI.hasCilium() {
+		if err := checkCiliumNeeds(); err != nil {
+			return nil, err
+		}
+	}
+
 	// What is built, and where it takes its time.
-	if l.tools, err = tools.Ensure(ctx, l.progress, "kubernetes", "etcd", "cni", "flannel"); err != nil {
+	if l.tools, err = tools.Ensure(ctx, l.progress, l.Spec.toolSets()...); err != nil {
 		return nil, err
 	}
 	l.began = time.Now()
@@ -183,6 +189,12 @@ func Up(ctx context.Context, spec Spec, opts Options) (*Lab, error) {
 		return nil, err
 	}
 	l.say("%d nodes and %d pods run", len(l.Nodes()), len(l.Pods()))
+	if l.Spec.CNI.hasCilium() {
+		if err := l.waitForCilium(ctx); err != nil {
+			return nil, err
+		}
+		l.say("all endpoints of Cilium are ready, pods reach each other inside locations")
+	}
 
 	if !opts.HoldAgents {
 		if err := l.StartAgents(ctx); err != nil {
@@ -190,6 +202,18 @@ func Up(ctx context.Context, spec Spec, opts Options) (*Lab, error) {
 		}
 	}
 	return l, l.save(true)
+}
+
+// toolSets are what the lab is made of.
+func (s *Spec) toolSets() []string {
+	sets := []string{"kubernetes", "etcd", "cni"}
+	if s.CNI.hasFlannel() {
+		sets = append(sets, "flannel")
+	}
+	if s.CNI.hasCilium() {
+		sets = append(sets, "cilium")
+	}
+	return sets
 }
 
 // StartAgents starts all agents at once, as a DaemonSet does.

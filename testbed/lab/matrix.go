@@ -41,11 +41,16 @@ func (l *Lab) Matrix(ctx context.Context) (Matrix, error) {
 // Reach lets every place of from ping every place of to, itself left out. The
 // error tells that the trial could not be made; a pair that fails is a result.
 func Reach(ctx context.Context, from, to []*Place) (Matrix, error) {
+	return reach(ctx, from, to, func(_, _ *Place) bool { return true })
+}
+
+// reach is Reach for the wanted pairs.
+func reach(ctx context.Context, from, to []*Place, wanted func(from, to *Place) bool) (Matrix, error) {
 	var m Matrix
 	var sources []*Place
 	for _, f := range from {
 		for _, t := range to {
-			if f.Name != t.Name {
+			if f.Name != t.Name && wanted(f, t) {
 				sources = append(sources, f)
 				m.Pairs = append(m.Pairs, Pair{From: f.Name, FromLocation: f.Location, To: t.Name, ToLocation: t.Location, Addr: t.Addr})
 			}

@@ -111,8 +111,8 @@ func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
 		mount --bind "$2" "$1"
 		export CNI_PATH=$3 NETCONFPATH=/etc/cni/net.d
 		export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$4"
-		exec "$5" add cbr0 "$1"
-	`, "sh", ns, netnsPath(pid), l.tools.CNIDir(), name, l.tools[tools.CNITool])
+		exec "$5" add "$6" "$1"
+	`, "sh", ns, netnsPath(pid), l.cniPath(), name, l.tools[tools.CNITool], l.Spec.CNI.network())
 	if err != nil {
 		return fmt.Errorf("pod %s: attach it: %w", name, err)
 	}
@@ -139,6 +139,23 @@ func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
 	}
 	l.remember(p)
 	return nil
+}
+
+// network is the name that the CNI gives its network in its configuration.
+func (c CNI) network() string {
+	if c == CNICilium {
+		return "cilium"
+	}
+	return "cbr0"
+}
+
+// cniPath lists the directories of the CNI plugins.
+func (l *Lab) cniPath() string {
+	path := l.tools.CNIDir()
+	if l.Spec.CNI.hasCilium() {
+		path += ":" + filepath.Dir(l.tools[tools.CiliumCNI])
+	}
+	return path
 }
 
 func (l *Lab) podPlace(m *Machine, name string) *Pod {

@@ -31,8 +31,9 @@ type Spec struct {
 	RPFilter RPFilter `json:"rpFilter"` // "": strict
 
 	CNI       CNI       `json:"cni"`       // "": flannel
-	Flannel   Flannel   `json:"flannel"`   // how, where CNI is flannel
-	ProxyMode ProxyMode `json:"proxyMode"` // "": iptables
+	Flannel   Flannel   `json:"flannel"`   // how, where the CNI has it
+	Cilium    Cilium    `json:"cilium"`    // how, where the CNI has it
+	ProxyMode ProxyMode `json:"proxyMode"` // "": iptables, or off where Cilium replaces it
 
 	// NoAgent leaves the agent out everywhere: the cluster as its CNI made it.
 	NoAgent bool `json:"noAgent,omitempty"`
@@ -48,8 +49,12 @@ type CNI string
 
 const (
 	CNIFlannel CNI = "flannel"
+	CNICilium  CNI = "cilium"
 	CNINone    CNI = "none" // and no pods
 )
+
+func (c CNI) hasFlannel() bool { return c == CNIFlannel }
+func (c CNI) hasCilium() bool  { return c == CNICilium }
 
 // Flannel is how it is set up.
 type Flannel struct {
@@ -189,9 +194,10 @@ func (s Spec) Complete() (Spec, error) {
 	setDefault(&s.Internet, netip.MustParsePrefix("198.51.100.0/24"))
 	setDefault(&s.MTU, 1500)
 	setDefault(&s.RPFilter, RPFilterStrict)
-	setDefault(&s.ProxyMode, ProxyIPTables)
 	setDefault(&s.CNI, CNIFlannel)
 	setDefault(&s.Flannel.Backend, "vxlan")
+	s.completeCilium()
+	setDefault(&s.ProxyMode, ProxyIPTables)
 
 	for i := range s.Locations {
 		loc := &s.Locations[i]
@@ -261,9 +267,10 @@ func (s Spec) check() error {
 	if planes != 1 {
 		complain("%d nodes have the control plane: want exactly one", planes)
 	}
-	if s.CNI != CNIFlannel && s.CNI != CNINone {
-		complain("CNI %q: want flannel or none", s.CNI)
+	if !s.CNI.hasFlannel() && !s.CNI.hasCilium() && s.CNI != CNINone {
+		complain("CNI %q: want flannel, cilium or none", s.CNI)
 	}
+	s.checkCilium(complain)
 	if s.Flannel.Backend != "vxlan" && s.Flannel.Backend != "host-gw" {
 		complain("flannel backend %q: want vxlan or host-gw", s.Flannel.Backend)
 	}

@@ -68,14 +68,19 @@ func TestCompleteIsIdempotent(t *testing.T) {
 
 func TestCompleteRefuses(t *testing.T) {
 	for problem, change := range map[string]func(*Spec){
-		"used twice":               func(s *Spec) { s.Locations[1].Nodes[0].Name = "a1" },
-		"belongs to node a1":       func(s *Spec) { s.Locations[1].Nodes[0].PublicIP = netip.MustParseAddr("198.51.100.11") },
-		"outside 10.1.0.0/24":      func(s *Spec) { s.Locations[0].Nodes[0].LAN = netip.MustParseAddr("10.2.0.77") },
-		"want exactly one":         func(s *Spec) { s.Locations[3].Nodes[0].ControlPlane = false },
-		"needs a public leg":       func(s *Spec) { s.Locations[3].Nodes[0].Public = false },
-		"does not exist":           func(s *Spec) { s.Locations[0].Nodes[2].Subnet = 1 },
-		"backend \"wireguard\"":    func(s *Spec) { s.Flannel.Backend = "wireguard" },
-		"CNI \"calico\"":           func(s *Spec) { s.CNI = "calico" },
+		"used twice":             func(s *Spec) { s.Locations[1].Nodes[0].Name = "a1" },
+		"belongs to node a1":     func(s *Spec) { s.Locations[1].Nodes[0].PublicIP = netip.MustParseAddr("198.51.100.11") },
+		"outside 10.1.0.0/24":    func(s *Spec) { s.Locations[0].Nodes[0].LAN = netip.MustParseAddr("10.2.0.77") },
+		"want exactly one":       func(s *Spec) { s.Locations[3].Nodes[0].ControlPlane = false },
+		"needs a public leg":     func(s *Spec) { s.Locations[3].Nodes[0].Public = false },
+		"does not exist":         func(s *Spec) { s.Locations[0].Nodes[2].Subnet = 1 },
+		"backend \"wireguard\"":  func(s *Spec) { s.Flannel.Backend = "wireguard" },
+		"CNI \"calico\"":         func(s *Spec) { s.CNI = "calico" },
+		"cilium mode \"geneve\"": func(s *Spec) { s.CNI, s.Cilium.Mode = CNICilium, "geneve" },
+		"host routing \"xdp\"":   func(s *Spec) { s.CNI, s.Cilium.HostRouting = CNICilium, "xdp" },
+		"Cilium replaces it": func(s *Spec) {
+			s.CNI, s.Cilium.HostRouting, s.ProxyMode = CNICilium, HostRoutingBPF, ProxyIPTables
+		},
 		"kube-proxy mode \"ipvs\"": func(s *Spec) { s.ProxyMode = "ipvs" },
 		"node name \"a 1\"":        func(s *Spec) { s.Locations[0].Nodes[0].Name = "a 1" },
 	} {

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -57,6 +58,9 @@ func (g gotool) key(ctx context.Context, module string, set Set) (string, error)
 	for _, b := range set.Binaries {
 		fmt.Fprintln(h, b.Name, b.Package)
 	}
+	if set.StampFormat != "" || set.Trees != nil {
+		fmt.Fprintln(h, set.StampFormat, set.Trees)
+	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
@@ -65,11 +69,11 @@ func (g gotool) key(ctx context.Context, module string, set Set) (string, error)
 func (g gotool) build(ctx context.Context, module string, set Set, b Binary, out string, held *os.File) error {
 	ldflags := linkerFlags
 	if set.Stamp != "" {
-		version, err := g.run(ctx, module, nil, "list", "-mod=readonly", "-m", "-f", "{{.Version}}", set.Release)
+		version, err := g.describe(ctx, module, set.Release, cmp.Or(set.StampFormat, "{{.Version}}"))
 		if err != nil {
-			return fmt.Errorf("read the version of %s: %w", set.Release, err)
+			return err
 		}
-		ldflags += " -X " + set.Stamp + "=" + strings.TrimSpace(version)
+		ldflags += " -X '" + set.Stamp + "=" + version + "'"
 	}
 	args := append([]string{"build"}, flags()...)
 	args = append(args, "-ldflags", ldflags, "-o", out, b.Package)
@@ -77,6 +81,27 @@ func (g gotool) build(ctx context.Context, module string, set Set, b Binary, out
 		return fmt.Errorf("build %s (%s in %s): %w", b.Name, b.Package, filepath.Join(module, "go.mod"), err)
 	}
 	return nil
+}
+
+// describe tells what the template says of a module that this one requires.
+func (g gotool) describe(ctx context.Context, module, path, template string) (string, error) {
+	out, err := g.run(ctx, module, nil, "list", "-mod=readonly", "-m", "-f", template, path)
+	if err != nil {
+		return "", fmt.Errorf("ask for %s of %s: %w", template, path, err)
+	}
+	return strings.TrimSpace(out), nil
+}
+
+// sources copies a tree of the set's release to the directory out.
+func (g gotool) sources(ctx context.Context, module string, set Set, tree Tree, out string) error {
+	release, err := g.describe(ctx, module, set.Release, "{{.Dir}}")
+	if err != nil {
+		return err
+	}
+	if release == "" {
+		return fmt.Errorf("%s of %s: its source is not in the module cache", tree.From, set.Release)
+	}
+	return copyTree(filepath.Join(release, filepath.FromSlash(tree.From)), out, tree.Without)
 }
 
 // run calls the Go command in dir and returns its standard output. An error

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,10 +30,11 @@ type entry struct {
 	dir    string // where its binaries are, once complete
 }
 
-// manifest maps the name of a binary to the SHA-256 of its content, in hex.
+// manifest maps the name of a binary or tree to the SHA-256 of its content, in
+// hex.
 type manifest map[string]string
 
-// use adds the set's binaries to paths and reports whether all are there and
+// use adds the set's binaries and trees to paths and reports whether all are there and
 // intact.
 func (e entry) use(paths Paths) bool {
 	content, err := os.ReadFile(filepath.Join(e.dir, manifestName))
@@ -49,8 +51,17 @@ func (e entry) use(paths Paths) bool {
 			return false
 		}
 	}
+	for _, t := range e.set.Trees {
+		digest, err := digestTree(filepath.Join(e.dir, t.Name))
+		if err != nil || digest != recorded[t.Name] {
+			return false
+		}
+	}
 	for _, b := range e.set.Binaries {
 		paths[b.Name] = filepath.Join(e.dir, b.Name)
+	}
+	for _, t := range e.set.Trees {
+		paths[t.Name] = filepath.Join(e.dir, t.Name)
 	}
 	return true
 }
@@ -82,6 +93,15 @@ func (e entry) build(ctx context.Context, gotool gotool, cache string, held *os.
 		}
 		if recorded[b.Name], err = digestFile(out); err != nil {
 			return fmt.Errorf("read the new %s: %w", b.Name, err)
+		}
+	}
+	for _, t := range e.set.Trees {
+		out := filepath.Join(tmp, t.Name)
+		if err := gotool.sources(ctx, e.module, e.set, t, out); err != nil {
+			return fmt.Errorf("copy the sources %s: %w", t.Name, err)
+		}
+		if recorded[t.Name], err = digestTree(out); err != nil {
+			return err
 		}
 	}
 	content, err := json.MarshalIndent(recorded, "", "  ")
@@ -136,6 +156,33 @@ func lock(ctx context.Context, cache string, p *progress) (*os.File, error) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+// copyTree copies the regular files below from, without the directories of the
+// given names, for everybody to read and the owner to change.
+func copyTree(from, to string, without []string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		switch {
+		case d.IsDir() && slices.Contains(without, filepath.ToSlash(name)):
+			return fs.SkipDir
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, name), 0o755)
+		case !d.Type().IsRegular():
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), content, 0o644)
+	})
 }
 
 func digestFile(path string) (string, error) {

@@ -324,3 +324,31 @@ func TestProgressGoesOnWhileABinaryIsBuilt(t *testing.T) {
 		t.Errorf("the failure is not told:\n%s", out.String())
 	}
 }
+
+// Sources that a program reads when it runs come from the module that it is
+// built from, and a damage is mended as a binary's is.
+func TestEnsureKeepsTreesBesideTheBinaries(t *testing.T) {
+	modules, cache := workshop(t)
+	write(t, filepath.Join(modules, "hello", "text", "deep", "a.h"), "wanted")
+	write(t, filepath.Join(modules, "hello", "text", "tests", "b.h"), "not wanted")
+	set := hello()
+	set.Release = "example.org/hello"
+	set.Trees = []Tree{{Name: "headers", From: "text", Without: []string{"tests"}}}
+
+	for _, when := range []string{"built", "used", "damaged"} {
+		paths, err := ensure(t.Context(), io.Discard, modules, cache, []Set{set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := filepath.Join(paths["headers"], "deep", "a.h")
+		if text, err := os.ReadFile(kept); err != nil || string(text) != "wanted" {
+			t.Errorf("%s: %s has %q, %v", when, kept, text, err)
+		}
+		if _, err := os.Stat(filepath.Join(paths["headers"], "tests")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: tests are there: %v", when, err)
+		}
+		if when == "used" {
+			write(t, kept, "changed")
+		}
+	}
+}

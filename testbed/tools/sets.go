@@ -20,6 +20,10 @@ const (
 	CNILoopback           = "loopback"
 	CNIPortMap            = "portmap"
 	Flanneld              = "flanneld"
+	CiliumAgent           = "cilium-agent"
+	CiliumCNI             = "cilium-cni"
+	CiliumBPF             = "bpf"  // a directory: what the agent compiles
+	CiliumCRDs            = "crds" // a directory of YAML
 	Staticcheck           = "staticcheck"
 )
 
@@ -30,8 +34,14 @@ type Set struct {
 	Release string
 	// Stamp is the linker variable that receives this version, for programs
 	// that report it to others. Empty: none.
-	Stamp    string
-	Binaries []Binary
+	Stamp string
+	// StampFormat is how it is written there, as a template of `go list -m`.
+	// Empty: the plain version, "v1.2.3".
+	StampFormat string
+	Binaries    []Binary
+	// Trees are directories of Release's source that the programs read when
+	// they run.
+	Trees []Tree
 	// OnDemand sets are built only when asked for by name.
 	OnDemand bool
 }
@@ -45,10 +55,34 @@ type Binary struct {
 	Typical time.Duration
 }
 
+// Tree is a directory of source, kept beside the binaries.
+type Tree struct {
+	Name string // there, and its key in Paths
+	From string // inside the module
+	// Without are directories below From that are left out.
+	Without []string
+}
+
 // Sets returns what can be built, in the order in which it is built: the
 // longest first, as its progress is the one worth watching.
 func Sets() []Set {
 	return []Set{
+		{
+			Name:    "cilium",
+			Release: "github.com/cilium/cilium",
+			Stamp:   "github.com/cilium/cilium/pkg/version.ciliumVersion",
+			// A build of Cilium's own has commit and date in these places; with
+			// less the agent finds no version at all.
+			StampFormat: "{{slice .Version 1}} module release",
+			Binaries: []Binary{
+				{CiliumAgent, "github.com/cilium/cilium/daemon", 10 * time.Minute},
+				{CiliumCNI, "github.com/cilium/cilium/plugins/cilium-cni", 10 * time.Second},
+			},
+			Trees: []Tree{
+				{Name: CiliumBPF, From: "bpf", Without: []string{"tests", "complexity-tests", "test-progs"}},
+				{Name: CiliumCRDs, From: "pkg/k8s/apis/cilium.io/client/crds"},
+			},
+		},
 		{
 			Name:    "kubernetes",
 			Release: "k8s.io/kubernetes",
