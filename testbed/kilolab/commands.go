@@ -20,7 +20,7 @@ func (k *call) upFlags() func() (lab.Spec, lab.Options, error) {
 		specFile = k.flags.String("spec", "", "the lab as JSON (see kilolab spec); other flags change it")
 		binary   = k.flags.String("kg", "", "agent to run; default: built from the source tree")
 		noAgent  = k.flags.Bool("no-kg", false, "leave the agent out: the CNI alone")
-		cni      = k.flags.String("cni", "", "host CNI: flannel (default), cilium or none")
+		cni      = k.flags.String("cni", "", "host CNI: flannel (default), cilium, flannel+cilium or none")
 		backend  = k.flags.String("backend", "", "Flannel's: vxlan or host-gw")
 		direct   = k.flags.Bool("direct-routing", false, "Flannel's vxlan routes plainly inside a segment")
 		nft      = k.flags.Bool("flannel-nft", false, "Flannel masquerades by nftables, not iptables")

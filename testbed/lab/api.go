@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,7 +103,7 @@ func (m *Machine) Unregister(ctx context.Context) error {
 	return errors.Join(
 		gone(client.CoreV1().Nodes().Delete(ctx, m.Name, now)),
 		gone(client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, m.Name, now)),
-		client.CoreV1().Pods(metav1.NamespaceDefault).DeleteCollection(ctx, now, onNode),
+		client.CoreV1().Pods(cmp.Or(m.spec.PodNamespace, metav1.NamespaceDefault)).DeleteCollection(ctx, now, onNode),
 	)
 }
 
@@ -128,15 +129,19 @@ func (m *Machine) nodeObject() *corev1.Node {
 
 // createPodObject creates a Pod bound to its node; its status is the
 // kubelet's, so ours, to set.
-func (l *Lab) createPodObject(ctx context.Context, node, name string) error {
+func (l *Lab) createPodObject(ctx context.Context, p *Pod) error {
 	client, err := l.Client("kubelet")
 	if err != nil {
 		return err
 	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}}
+	if _, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("namespace %s: %w", p.Namespace, err)
+	}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: map[string]string{"app": name}},
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: map[string]string{"app": p.Name}},
 		Spec: corev1.PodSpec{
-			NodeName:   node,
+			NodeName:   p.Node,
 			Containers: []corev1.Container{{Name: "echo", Image: "kilolab", Ports: []corev1.ContainerPort{{ContainerPort: EchoPort}}}},
 		},
 	}
@@ -145,7 +150,7 @@ func (l *Lab) createPodObject(ctx context.Context, node, name string) error {
 		return nil // after a power-off
 	}
 	if err != nil {
-		return fmt.Errorf("pod %s: %w", name, err)
+		return fmt.Errorf("pod %s: %w", p.Name, err)
 	}
 	return nil
 }
@@ -157,7 +162,7 @@ func (l *Lab) Expose(ctx context.Context, service string, pod *Pod) (netip.AddrP
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	made, err := client.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+	made, err := client.CoreV1().Services(pod.Namespace).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: service},
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": pod.Name},

@@ -2,13 +2,17 @@ package lab
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kilo-overlay/kilo/testbed/tools"
 )
@@ -53,6 +57,9 @@ func (s *Spec) completeCilium() {
 }
 
 func (s *Spec) checkCilium(complain func(string, ...any)) {
+	if s.CNI == CNIChained && s.Cilium.HostRouting == HostRoutingBPF {
+		complain("host routing bpf: a chained Cilium does not route")
+	}
 	if m := s.Cilium.Mode; m != CiliumTunnel && m != CiliumNative {
 		complain("cilium mode %q: want %s or %s", m, CiliumTunnel, CiliumNative)
 	}
@@ -97,6 +104,18 @@ func (l *Lab) startCilium(ctx context.Context, m *Machine) error {
 func (l *Lab) prepareCilium(ctx context.Context, m *Machine) error {
 	pid, err := m.pid()
 	if err != nil {
+		return err
+	}
+	// The agent's own address in the pod network would be a random one of the
+	// node's, and with Cilium for kube-proxy it is a constant in its programs.
+	// An earlier agent's it takes over: let that be the last of the prefix.
+	prefix, err := l.podPrefix(ctx, m)
+	if err != nil {
+		return err
+	}
+	own := lastHost(prefix).As4()
+	header := fmt.Sprintf("#define IPV4_GATEWAY 0x%08x\n", binary.LittleEndian.Uint32(own[:]))
+	if err := m.writeFile("/run/cilium/state/globals/node_config.h", header); err != nil {
 		return err
 	}
 	_, err = l.runAt(ctx, m.Name, pid, `
@@ -155,10 +174,18 @@ func (l *Lab) ciliumFlags() []string {
 		"--bpf-policy-map-max=1024",
 		"--bpf-lb-map-max=1024",
 	)
-	switch l.Spec.Cilium.Mode {
-	case CiliumTunnel:
+	switch {
+	case l.Spec.CNI == CNIChained:
+		flags = append(flags,
+			"--cni-chaining-mode=generic-veth",
+			"--cni-chaining-target="+l.Spec.CNI.network(),
+			"--routing-mode=native",
+			"--enable-ipv4-masquerade=false",
+			"--enable-local-node-route=false",
+		)
+	case l.Spec.Cilium.Mode == CiliumTunnel:
 		flags = append(flags, "--routing-mode=tunnel", "--tunnel-protocol=vxlan")
-	case CiliumNative:
+	default:
 		flags = append(flags,
 			"--routing-mode=native",
 			"--ipv4-native-routing-cidr="+l.Spec.PodNetwork.String(),
@@ -225,19 +252,32 @@ func (l *Lab) waitForCilium(ctx context.Context) error {
 	}
 }
 
-// carriedByCilium tells whether pods of two places reach each other by Cilium
-// alone: in one location; in native mode in one segment, whose network takes
-// any address.
+// carriedByCilium tells whether pods of two places reach each other without an
+// agent of ours: in one location; in Cilium's native mode in one segment, whose
+// network takes any address.
 func (l *Lab) carriedByCilium(from, to *Place) bool {
 	if from.Location != to.Location {
 		return false
 	}
-	if l.Spec.Cilium.Mode == CiliumTunnel {
+	if l.Spec.CNI == CNIChained || l.Spec.Cilium.Mode == CiliumTunnel {
 		return true
 	}
 	loc, a, _ := l.Spec.node(l.Pod(from.Name).Node)
 	_, b, _ := l.Spec.node(l.Pod(to.Name).Node)
 	return a == b || a.Subnet == b.Subnet && !loc.Cloud
+}
+
+// podPrefix is the node's, as its object shows it.
+func (l *Lab) podPrefix(ctx context.Context, m *Machine) (netip.Prefix, error) {
+	client, err := l.Client("kubelet")
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	node, err := client.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{})
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return netip.ParsePrefix(node.Spec.PodCIDR)
 }
 
 // checkCiliumNeeds tells what the machine lacks for Cilium.

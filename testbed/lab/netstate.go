@@ -40,6 +40,8 @@ func netSections() []struct {
 		{"nftables", "nft -s list ruleset", false},
 		{"iptables (nft)", "iptables-nft-save 2>/dev/null; ip6tables-nft-save 2>/dev/null", false},
 		{"iptables (legacy)", "iptables-legacy-save; ip6tables-legacy-save", false},
+		{"ipsets", "ipset save 2>/dev/null || true", true},
+		{"pinned BPF objects", "find /sys/fs/bpf -type f 2>/dev/null || true", true},
 		{"sysctls", "sysctl -a -r '^net[.](ipv4|ipv6|bridge|core|netfilter)[.]' 2>/dev/null", true},
 	}
 }

@@ -39,7 +39,8 @@ type Machine struct {
 // Pod is a pod of a node.
 type Pod struct {
 	Place
-	Node string
+	Node      string
+	Namespace string // the Pod object's
 }
 
 // Machines are all machines, in the order of the spec.

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -84,7 +85,7 @@ func (l *Lab) writeCNIConfig(ctx context.Context, m *Machine) error {
 // process, attached by the CNI plugins.
 func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
 	p := l.podPlace(m, name)
-	if err := l.createPodObject(ctx, m.Name, name); err != nil {
+	if err := l.createPodObject(ctx, p); err != nil {
 		return err
 	}
 	pid, err := process{
@@ -110,9 +111,9 @@ func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
 		touch "$1"
 		mount --bind "$2" "$1"
 		export CNI_PATH=$3 NETCONFPATH=/etc/cni/net.d
-		export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$4"
+		export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=$7;K8S_POD_NAME=$4"
 		exec "$5" add "$6" "$1"
-	`, "sh", ns, netnsPath(pid), l.cniPath(), name, l.tools[tools.CNITool], l.Spec.CNI.network())
+	`, "sh", ns, netnsPath(pid), l.cniPath(), name, l.tools[tools.CNITool], l.Spec.CNI.network(), p.Namespace)
 	if err != nil {
 		return fmt.Errorf("pod %s: attach it: %w", name, err)
 	}
@@ -130,7 +131,7 @@ func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
 	if err != nil {
 		return err
 	}
-	object, err := client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+	object, err := client.CoreV1().Pods(p.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -159,7 +160,11 @@ func (l *Lab) cniPath() string {
 }
 
 func (l *Lab) podPlace(m *Machine, name string) *Pod {
-	return &Pod{Place: Place{Name: name, Location: m.Location, lab: l, group: m.group.sub(name)}, Node: m.Name}
+	return &Pod{
+		Place:     Place{Name: name, Location: m.Location, lab: l, group: m.group.sub(name)},
+		Node:      m.Name,
+		Namespace: cmp.Or(m.spec.PodNamespace, metav1.NamespaceDefault),
+	}
 }
 
 // remember puts a pod among the lab's, in the order of the nodes.

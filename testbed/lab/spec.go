@@ -50,11 +50,14 @@ type CNI string
 const (
 	CNIFlannel CNI = "flannel"
 	CNICilium  CNI = "cilium"
+	// CNIChained is Flannel, which routes, and Cilium chained behind it, which
+	// enforces policies.
+	CNIChained CNI = "flannel+cilium"
 	CNINone    CNI = "none" // and no pods
 )
 
-func (c CNI) hasFlannel() bool { return c == CNIFlannel }
-func (c CNI) hasCilium() bool  { return c == CNICilium }
+func (c CNI) hasFlannel() bool { return c == CNIFlannel || c == CNIChained }
+func (c CNI) hasCilium() bool  { return c == CNICilium || c == CNIChained }
 
 // Flannel is how it is set up.
 type Flannel struct {
@@ -133,6 +136,8 @@ type Node struct {
 	PublicIP netip.Addr `json:"publicIP"` // zero: chosen
 	MTU      int        `json:"mtu,omitempty"`
 	Pods     int        `json:"pods,omitempty"`
+	// PodNamespace is that of its pods, made with them.
+	PodNamespace string `json:"podNamespace,omitempty"` // "": default
 
 	// ControlPlane makes this machine run etcd, the API server and the
 	// controller manager. Exactly one node has it, and a public leg.
@@ -268,7 +273,7 @@ func (s Spec) check() error {
 		complain("%d nodes have the control plane: want exactly one", planes)
 	}
 	if !s.CNI.hasFlannel() && !s.CNI.hasCilium() && s.CNI != CNINone {
-		complain("CNI %q: want flannel, cilium or none", s.CNI)
+		complain("CNI %q: want flannel, cilium, flannel+cilium or none", s.CNI)
 	}
 	s.checkCilium(complain)
 	if s.Flannel.Backend != "vxlan" && s.Flannel.Backend != "host-gw" {
