@@ -76,7 +76,11 @@ func outside(s *model.Snapshot, clusterPrefixes []netip.Prefix) func(netip.Addr)
 		}
 	}
 	for i := range s.Peers {
-		inside = append(inside, s.Peers[i].AllowedIPs...)
+		for _, p := range s.Peers[i].AllowedIPs {
+			if p.Bits() > 0 { // a default route leads to everywhere
+				inside = append(inside, p)
+			}
+		}
 	}
 	return func(a netip.Addr) bool {
 		return a.IsGlobalUnicast() && !slices.ContainsFunc(inside, func(p netip.Prefix) bool { return p.Contains(a) })

@@ -18,34 +18,113 @@ type Peer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Spec              PeerSpec `json:"spec"`
+	// Status is written by one gateway, on transitions only.
+	Status *PeerStatus `json:"status,omitempty"`
 }
 
 // PeerSpec says who the Peer is and what is reached through it.
+//
+// +schema {x-kubernetes-validations: [{rule: "!(has(self.presharedKeySecretRef) && has(self.presharedKey) && size(self.presharedKey) > 0)", fieldPath: .presharedKey, message: "give the preshared key once: here, or by presharedKeySecretRef"}, {rule: "!(has(self.allowedDestinations) && has(self.defaultRoute) && self.defaultRoute)", fieldPath: .allowedDestinations, message: "what comes in by a default route may be from anywhere and cannot be limited"}, {rule: "(has(self.defaultRoute) && self.defaultRoute) || self.allowedIPs.all(p, !p.endsWith('/0'))", fieldPath: .allowedIPs, message: "0.0.0.0/0 and ::/0 would send all traffic of the nodes to this Peer; name the prefixes that are behind it, or set defaultRoute: true if that is meant"}]}
 type PeerSpec struct {
-	// AllowedIPs are the prefixes behind the Peer, "10.5.0.1/32"; at least one.
+	// AllowedDestinations limits what the Peer may begin to speak to, as it
+	// addresses it: pods, nodes, and Services by their cluster IPs. Absent:
+	// everything. Answers to what others begin always pass.
+	//
+	// +schema {minItems: 1, maxItems: 1024}
+	AllowedDestinations []Destination `json:"allowedDestinations,omitempty"`
+	// AllowedIPs are the prefixes behind the Peer, such as 10.5.0.1/32; at
+	// least one, and none that the cluster or an older Peer uses. Host bits are
+	// cleared.
+	//
+	// +schema {minItems: 1, maxItems: 4096, items: {maxLength: 64, x-kubernetes-validations: [{rule: "isCIDR(self)", message: "want an address with its prefix length; 10.5.0.1/32 is one address"}]}}
 	AllowedIPs []string `json:"allowedIPs"`
-	// Endpoint is where to reach it; nil: it speaks first.
+	// DefaultRoute lets allowedIPs hold 0.0.0.0/0 or ::/0: what the cluster's
+	// nodes and pods send to nobody else then leaves through this Peer.
+	DefaultRoute bool `json:"defaultRoute,omitempty"`
+	// Endpoint is where to reach the Peer; without it, the Peer speaks first.
 	Endpoint *PeerEndpoint `json:"endpoint,omitempty"`
-	// PersistentKeepalive is in seconds; 0: off.
+	// ExpiresAt ends the Peer's access by itself, such as 2027-01-31T18:00:00Z.
+	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+	// PersistentKeepalive is in seconds; 0 is off.
+	//
+	// +schema {minimum: 0, maximum: 65535}
 	PersistentKeepalive int `json:"persistentKeepalive,omitempty"`
-	// PresharedKey is optional; base64, 44 characters.
+	// PresharedKey is an optional WireGuard preshared key. Everybody who may read
+	// Peers reads it here; presharedKeySecretRef keeps it in a Secret.
+	//
+	// +schema {maxLength: 1024, x-kubernetes-validations: [{rule: "size(self) == 0 || self.matches('^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$')", message: "want a WireGuard preshared key: 44 characters of base64, as wg genpsk prints it"}]}
 	PresharedKey Secret `json:"presharedKey,omitempty"`
-	// PublicKey is base64, 44 characters.
+	// PresharedKeySecretRef names the entry of a Secret, in the namespace of
+	// the agents, that holds the preshared key.
+	PresharedKeySecretRef *SecretKeyRef `json:"presharedKeySecretRef,omitempty"`
+	// PublicKey is the Peer's WireGuard public key.
+	//
+	// +schema {maxLength: 1024, x-kubernetes-validations: [{rule: "self.matches('^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$') && self != 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA='", message: "want a WireGuard public key: 44 characters of base64, as wg pubkey prints it"}]}
 	PublicKey string `json:"publicKey"`
 }
 
-// PeerEndpoint is an address or a name, and a UDP port. Where both IP and DNS
-// are given, IP is used.
+// Destination is something that a Peer may speak to.
+type Destination struct {
+	// Prefix holds the addresses, such as 10.96.0.10/32; an address alone means itself.
+	//
+	// +schema {maxLength: 64, x-kubernetes-validations: [{rule: "isCIDR(self) || isIP(self)", message: "want an address or a prefix, such as 10.96.0.10 or 10.244.0.0/16"}]}
+	Prefix string `json:"prefix"`
+}
+
+// DefaultSecret is the Secret that agents may read without further ado.
+const DefaultSecret = "kilo-preshared-keys"
+
+// SecretKeyRef names one entry of a Secret.
+type SecretKeyRef struct {
+	// Name of the Secret. Agents may read the default one; another one needs a
+	// Role that lets them list and watch it.
+	//
+	// +schema {default: kilo-preshared-keys, minLength: 1, maxLength: 253}
+	Name string `json:"name,omitempty"`
+	// Key is the entry in the Secret's data; by default the Peer's name.
+	//
+	// +schema {maxLength: 253}
+	Key string `json:"key,omitempty"`
+}
+
+// The types of a Peer's conditions.
+const (
+	// PeerAccepted: the Peer is understood, and nothing keeps it from being served.
+	PeerAccepted = "Accepted"
+	// PeerConflict: it would take what is the cluster's or an older Peer's.
+	PeerConflict = "Conflict"
+	// PeerReady: the gateway that writes the status hears it.
+	PeerReady = "Ready"
+)
+
+// PeerStatus tells how a Peer fared at its last transition.
+type PeerStatus struct {
+	// Conditions are Accepted, Conflict and Ready.
+	//
+	// +schema {x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [type]}
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Gateway is the node that wrote this, and that Ready is about.
+	Gateway string `json:"gateway,omitempty"`
+	// LastHandshake is when that gateway last shook hands with the Peer, as it
+	// was at the last transition.
+	LastHandshake *metav1.Time `json:"lastHandshake,omitempty"`
+}
+
+// PeerEndpoint is where to reach a Peer: "host:port", or
+// {"dnsOrIP":{"ip":"203.0.113.5"},"port":51820}, with "dns" for a name in place
+// of "ip". Where both are given, ip is used.
 //
-// Three JSON forms are read: Kilo's {"dnsOrIP":{"ip":…,"dns":…},"port":N}, the
-// same without the inner object, and the string "host:port". The first is
-// written.
+// +schema {x-kubernetes-preserve-unknown-fields: true, required: [port]}
+// +schema {pattern: '^(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+):[1-9][0-9]{0,4}$'}
+// +schema {properties: {dns: {type: string}, ip: {type: string}, port: {type: integer, minimum: 1, maximum: 65535}}}
+// +schema {properties: {dnsOrIP: {type: object, properties: {dns: {type: string}, ip: {type: string}}}}}
 type PeerEndpoint struct {
 	IP, DNS string
 	Port    int
 }
 
-// UnmarshalJSON reads any of the three forms. It checks the form alone: whether
+// UnmarshalJSON reads the string "host:port", Kilo's object, and the same without
+// the inner object, as Kilo wrote it before it knew names. It checks the form alone: whether
 // an IP is one is ParsePeer's to say.
 func (e *PeerEndpoint) UnmarshalJSON(b []byte) error {
 	var text string

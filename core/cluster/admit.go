@@ -16,8 +16,8 @@ const (
 	DuplicatePeer    = "DuplicatePeer"
 )
 
-// Admit leaves out Peers that would take what is not theirs: a default route;
-// addresses of the cluster (pods, nodes, WireGuard's and Services' ranges, API
+// Admit leaves out Peers that would take what is not theirs: a default route
+// without DefaultRoute, or one that an older Peer has; addresses of the cluster (pods, nodes, WireGuard's and Services' ranges, API
 // servers, allowed-location-ips), by overlap and not by equality; or a key or
 // addresses of another Peer. Between two Peers the older one stays, ties go by
 // UID. A Peer that is left out stands in nobody's way.
@@ -29,7 +29,7 @@ func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
 	}
 	var warnings []model.Warning
 	cluster := clusterGround(&s)
-	others := newGround()
+	others, defaults := newGround(), map[netip.Prefix]owner{}
 	keys := make(map[model.Key]owner, len(s.Nodes))
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; !n.Key.IsZero() {
@@ -43,7 +43,7 @@ func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
 	})
 	admitted := make([]model.Peer, 0, len(byAge))
 	for _, p := range byAge {
-		if kind, why := objection(p, cluster, others, keys); kind != "" {
+		if kind, why := objection(p, cluster, others, defaults, keys); kind != "" {
 			warnings = append(warnings, model.Warning{
 				Kind: kind, Object: "peer/" + p.Name,
 				Message: why + "; the whole Peer is left out until that is corrected",
@@ -52,6 +52,9 @@ func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
 		}
 		keys[p.Key] = owner{"peer ", p.Name}
 		for _, prefix := range p.AllowedIPs {
+			if prefix.Bits() == 0 {
+				defaults[prefix] = owner{"peer ", p.Name}
+			}
 			others.add(prefix, owner{"peer ", p.Name})
 		}
 		admitted = append(admitted, p)
@@ -62,13 +65,20 @@ func Admit(s model.Snapshot) (model.Snapshot, []model.Warning) {
 }
 
 // objection says why a Peer cannot be admitted; kind is "" when it can.
-func objection(p model.Peer, cluster, others *ground, keys map[model.Key]owner) (kind, why string) {
+func objection(p model.Peer, cluster, others *ground, defaults map[netip.Prefix]owner, keys map[model.Key]owner) (kind, why string) {
 	if other, taken := keys[p.Key]; taken {
 		return DuplicatePeer, fmt.Sprintf("spec.publicKey: %s is the key of %s; WireGuard knows a party by its key alone, make one of its own", p.Key, other)
 	}
 	for _, prefix := range p.AllowedIPs {
 		if prefix.Bits() == 0 {
-			return PeerTakesAll, fmt.Sprintf("spec.allowedIPs: %s would send all traffic of the nodes to this Peer; name the prefixes that are behind it", prefix)
+			// Everything that somebody has is longer, and wins.
+			if !p.DefaultRoute {
+				return PeerTakesAll, fmt.Sprintf("spec.allowedIPs: %s would send all traffic of the nodes to this Peer; name the prefixes that are behind it, or set spec.defaultRoute: true if that is meant", prefix)
+			}
+			if other, taken := defaults[prefix]; taken {
+				return DuplicatePeer, fmt.Sprintf("spec.allowedIPs: %s is the default route of %s already, which is older; there can be one", prefix, other)
+			}
+			continue
 		}
 		if theirs, other, found := cluster.overlap(prefix); found {
 			return PeerTakesCluster, fmt.Sprintf("spec.allowedIPs: %s overlaps %s, %s; name addresses that the cluster does not use", prefix, theirs, other)

@@ -45,6 +45,33 @@ func names(peers []model.Peer) (out []string) {
 	return out
 }
 
+// A default route is taken where it is meant, by one Peer, the oldest, and takes
+// nothing from anybody.
+func TestDefaultRoute(t *testing.T) {
+	s := f1()
+	exit := func(name string, seq int64, k byte) model.Peer {
+		p := peer(name, seq, k, "0.0.0.0/0", "10.7.0.0/24")
+		p.DefaultRoute = true
+		return p
+	}
+	late := exit("late", 3, 12)
+	late.AllowedIPs = prefixes("0.0.0.0/0")
+	s.Peers = []model.Peer{exit("exit", 2, 10), peer("older", 1, 9, "10.6.0.1/32"), late, peer("younger", 4, 13, "10.6.0.2/32")}
+	got, warnings := cluster.Admit(s)
+	if want := []string{"exit", "older", "younger"}; !slices.Equal(names(got.Peers), want) {
+		t.Errorf("admitted %v, want %v: %v", names(got.Peers), want, warnings)
+	}
+	if len(warnings) != 1 || warnings[0].Kind != cluster.DuplicatePeer || warnings[0].Object != "peer/late" || !strings.Contains(warnings[0].Message, "of peer exit") {
+		t.Errorf("warnings %v", warnings)
+	}
+	greedy := exit("greedy", 1, 9)
+	greedy.AllowedIPs = prefixes("0.0.0.0/0", "10.244.1.0/24")
+	s.Peers = []model.Peer{greedy}
+	if got, warnings := cluster.Admit(s); len(got.Peers) != 0 || len(warnings) != 1 || warnings[0].Kind != cluster.PeerTakesCluster {
+		t.Errorf("with a pod prefix beside the default route: %v, %v", got.Peers, warnings)
+	}
+}
+
 func TestPeerThatTakesFromTheCluster(t *testing.T) {
 	for _, c := range []struct {
 		allowed string

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -43,6 +44,9 @@ type Config struct {
 	WireGuardSubnets []netip.Prefix
 	ServicePrefixes  []netip.Prefix
 	APIServers       []netip.AddrPort
+	// Namespace is where the agents run, and the Secrets with Peers' preshared
+	// keys are; "": DefaultNamespace.
+	Namespace string
 	// Dir is where the last good state is kept for starts without an API
 	// server, "/var/lib/kilo"; "" keeps none.
 	Dir string
@@ -67,6 +71,7 @@ type Cluster struct {
 	names   *names
 	disk    *disk
 	events  *events
+	secrets *secretStore
 
 	writing sync.Mutex // one write to the own Node at a time
 
@@ -85,6 +90,8 @@ type Cluster struct {
 	wrong    []model.Warning
 	kept     kept  // what an earlier process left
 	view     *view // nil after a change
+	// expiry looks again when the next Peer's access ends; nil: none's does.
+	expiry *time.Timer
 }
 
 type nodeEntry struct {
@@ -111,6 +118,7 @@ func New(c Config) *Cluster {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	c.Namespace = cmp.Or(c.Namespace, DefaultNamespace)
 	var dial func(context.Context, string, string) (net.Conn, error)
 	if c.REST != nil {
 		dial = c.REST.Dial
@@ -131,6 +139,7 @@ func New(c Config) *Cluster {
 		events:   newEvents(),
 	}
 	out.names = newNames(c.Lookup, out.touch)
+	out.secrets = newSecretStore(out.touch)
 	if c.Dir != "" {
 		out.disk = newDisk(c.Dir, c.Log)
 		out.kept = out.disk.load(c.Node)
@@ -159,6 +168,14 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { c.names.run(ctx); return nil })
 	group.Go(func() error { c.events.run(ctx, clients, c.log); return nil })
+	group.Go(func() error {
+		c.secrets.run(ctx, func(name string) *source {
+			s := secretSource(clients, c.config.Namespace, name)
+			s.log = c.log
+			return s
+		})
+		return nil
+	})
 	if c.disk != nil {
 		group.Go(func() error { c.disk.run(ctx); return nil })
 	}
@@ -291,10 +308,20 @@ func (c *Cluster) look() *view {
 	}
 	s.APIServers = c.apiServers(answered[2])
 	s.Sort()
+	s, more, next := Expire(s, time.Now())
+	v.warnings = append(v.warnings, more...)
+	c.wakeAt(next)
+	if answered[1] {
+		c.secrets.want(s.Peers)
+		var waiting bool
+		s, more, waiting = keysFor(s, c.secrets.get, c.kept.Snapshot.Peers)
+		v.warnings = append(v.warnings, more...)
+		v.complete = v.complete && !waiting
+	}
 	v.warnings = append(v.warnings, c.resolveAll(&s)...)
 	v.warnings = append(v.warnings, subnetWarnings(self, &s)...)
 
-	s, more := Resolve(c.claims, s)
+	s, more = Resolve(c.claims, s)
 	v.warnings = append(v.warnings, more...)
 	s, more = Admit(s)
 	v.warnings = append(v.warnings, more...)
@@ -307,6 +334,17 @@ func (c *Cluster) look() *view {
 	}
 	c.view = v
 	return v
+}
+
+// wakeAt has the next Snapshot made anew when a Peer's access ends; zero: does not.
+func (c *Cluster) wakeAt(next time.Time) {
+	if c.expiry != nil {
+		c.expiry.Stop()
+		c.expiry = nil
+	}
+	if !next.IsZero() {
+		c.expiry = time.AfterFunc(time.Until(next), c.touch)
+	}
 }
 
 // apiServers collects where API servers are reached. Without word from the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -17,7 +18,7 @@ import (
 // of it the Snapshot that an agent makes which has just listed everything, but
 // for names of endpoints, which it leaves to the caller, and APIServers, which
 // it takes as they are. Of c it uses REST, TopologyLabel, WireGuardSubnets,
-// ServicePrefixes, APIServers and Version. Without ServicePrefixes it takes
+// ServicePrefixes, APIServers, Namespace and Version. Without ServicePrefixes it takes
 // those that the API server tells, if it does.
 //
 // The error is about Nodes or Peers that could not be listed. A cluster that
@@ -72,9 +73,43 @@ func Load(ctx context.Context, c Config) (model.Snapshot, []model.Warning, error
 	}
 	s.Sort()
 
-	s, more := Resolve(claims, s)
+	s, more, _ := Expire(s, time.Now())
+	warnings = append(warnings, more...)
+	s, more, _ = keysFor(s, readSecrets(ctx, clients, cmp.Or(c.Namespace, DefaultNamespace)), nil)
+	warnings = append(warnings, more...)
+	s, more = Resolve(claims, s)
 	warnings = append(warnings, more...)
 	s, more = Admit(s)
 	warnings = append(warnings, subnetWarnings("cluster", &s)...)
 	return s, append(warnings, more...), nil
+}
+
+// readSecrets returns a reader of Secrets that asks for each once.
+func readSecrets(ctx context.Context, c *clients, namespace string) func(model.SecretEntry) (model.PresharedKey, string, bool) {
+	type answer struct {
+		keys map[string]model.PresharedKey
+		bad  map[string]error
+		err  error
+	}
+	read := map[string]answer{}
+	return func(e model.SecretEntry) (model.PresharedKey, string, bool) {
+		a, known := read[e.Secret]
+		if !known {
+			var s corev1.Secret
+			if a.err = c.core.Get().Namespace(namespace).Resource("secrets").Name(e.Secret).Do(ctx).Into(&s); a.err == nil {
+				a.keys, a.bad = presharedKeys(&s)
+			}
+			read[e.Secret] = a
+		}
+		key, found := a.keys[e.Entry]
+		switch {
+		case a.err != nil:
+			return key, a.err.Error(), true
+		case found:
+			return key, "", true
+		case a.bad[e.Entry] != nil:
+			return key, fmt.Sprintf("entry %q: %v", e.Entry, a.bad[e.Entry]), true
+		}
+		return key, fmt.Sprintf("it has no entry %q", e.Entry), true
+	}
 }

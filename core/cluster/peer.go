@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/kilo-overlay/kilo/core/api"
 	"github.com/kilo-overlay/kilo/core/model"
@@ -19,11 +21,14 @@ func DecodePeer(object []byte) (api.Peer, error) {
 	var p api.Peer
 	err := json.Unmarshal(object, &p)
 	var mistyped *json.UnmarshalTypeError
+	var untimely *time.ParseError
 	switch {
 	case errors.As(err, &mistyped):
 		return p, fmt.Errorf("%s: want %s, found %s", mistyped.Field, typeName(mistyped), mistyped.Value)
 	case err != nil && strings.HasPrefix(err.Error(), "spec.endpoint"):
 		return p, err
+	case errors.As(err, &untimely):
+		return p, errors.New("spec.expiresAt: want a time such as 2027-01-31T18:00:00Z")
 	case err != nil:
 		return p, errors.New("it is not a Peer in JSON")
 	}
@@ -67,6 +72,12 @@ func ParsePeer(p api.Peer) (model.Peer, error) {
 			fail("spec.presharedKey", err)
 		}
 	}
+	if ref := p.Spec.PresharedKeySecretRef; ref != nil {
+		if p.Spec.PresharedKey != "" {
+			fail("spec.presharedKey", errors.New("give the preshared key once: here, or by presharedKeySecretRef"))
+		}
+		peer.PresharedKeyFrom = model.SecretEntry{Secret: cmp.Or(ref.Name, api.DefaultSecret), Entry: cmp.Or(ref.Key, p.Name)}
+	}
 	if len(p.Spec.AllowedIPs) == 0 {
 		fail("spec.allowedIPs", errors.New("want at least one prefix such as 10.5.0.1/32"))
 	}
@@ -79,6 +90,25 @@ func ParsePeer(p api.Peer) (model.Peer, error) {
 		peer.AllowedIPs = append(peer.AllowedIPs, prefix)
 	}
 	peer.AllowedIPs = sorted(peer.AllowedIPs)
+	peer.DefaultRoute = p.Spec.DefaultRoute
+	if p.Spec.ExpiresAt != nil {
+		peer.ExpiresAt = p.Spec.ExpiresAt.UTC()
+	}
+	if p.Spec.AllowedDestinations != nil && len(p.Spec.AllowedDestinations) == 0 {
+		fail("spec.allowedDestinations", errors.New("want at least one destination, or no list at all"))
+	}
+	for _, d := range p.Spec.AllowedDestinations {
+		prefix, err := parsePrefix(strings.TrimSpace(d.Prefix), true)
+		if err != nil {
+			fail("spec.allowedDestinations", err)
+			continue
+		}
+		peer.Destinations = append(peer.Destinations, prefix)
+	}
+	peer.Destinations = sorted(peer.Destinations)
+	if peer.DefaultRoute && len(peer.Destinations) > 0 {
+		fail("spec.allowedDestinations", errors.New("what comes in by a default route may be from anywhere and cannot be limited: take the list or spec.defaultRoute away"))
+	}
 	if p.Spec.Endpoint != nil {
 		if peer.Endpoint, err = peerEndpoint(*p.Spec.Endpoint); err != nil {
 			fail("spec.endpoint", err)

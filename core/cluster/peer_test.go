@@ -56,7 +56,8 @@ func TestPeer(t *testing.T) {
 	got, err := parsePeer(laptop(
 		`allowedIPs=["10.5.0.9/24","fd00:5::1/128","10.5.0.0/24"]`,
 		`endpoint={"dnsOrIP":{"dns":"Home.Example.TEST."},"port":51820}`,
-		`persistentKeepalive=25`, `presharedKey="`+presharedKey+`"`))
+		`persistentKeepalive=25`, `presharedKey="`+presharedKey+`"`, `expiresAt="2027-01-31T19:00:00+01:00"`,
+		`allowedDestinations=[{"prefix":"10.96.0.10"},{"prefix":"10.244.1.9/16"}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,8 @@ func TestPeer(t *testing.T) {
 		AllowedIPs: prefixes("10.5.0.0/24", "fd00:5::1/128"),
 		Endpoint:   model.Endpoint{Host: "home.example.test", Port: 51820},
 		Keepalive:  25 * time.Second,
-		Seq:        time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixNano(),
+		ExpiresAt:  time.Date(2027, 1, 31, 18, 0, 0, 0, time.UTC), Destinations: prefixes("10.96.0.10/32", "10.244.0.0/16"),
+		Seq: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixNano(),
 	}
 	if diff := cmp.Diff(want, got, byValue); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -112,6 +114,10 @@ func TestPeerRefused(t *testing.T) {
 		{`endpoint={"dnsOrIP":{"ip":"203.0.113.5","dns":"a_b"},"port":1}`, []string{`"a_b"`, "DNS name"}},
 		{`endpoint="203.0.113.5"`, []string{"spec.endpoint", "host:port"}},
 		{`endpoint=17`, []string{"spec.endpoint"}},
+		{`expiresAt="tomorrow"`, []string{"spec.expiresAt", "2027-01-31T18:00:00Z"}},
+		{`allowedDestinations=[]`, []string{"spec.allowedDestinations", "at least one"}},
+		{`allowedDestinations=[{"prefix":"web"}]`, []string{"spec.allowedDestinations", `"web"`}},
+		{`defaultRoute="yes"`, []string{"spec.defaultRoute", "want a bool"}},
 	} {
 		t.Run(c.field, func(t *testing.T) {
 			got, err := parsePeer(laptop(c.field))
@@ -124,6 +130,30 @@ func TestPeerRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A Secret's entry is named after the Peer, in the Secret that agents may read.
+func TestPeerWithItsKeyInASecret(t *testing.T) {
+	for field, want := range map[string]model.SecretEntry{
+		`presharedKeySecretRef={}`:                           {Secret: "kilo-preshared-keys", Entry: "laptop"},
+		`presharedKeySecretRef={"name":"vpn","key":"psk-1"}`: {Secret: "vpn", Entry: "psk-1"},
+	} {
+		got, err := parsePeer(laptop(field))
+		if err != nil || got.PresharedKeyFrom != want || !got.PresharedKey.IsZero() {
+			t.Errorf("%s: %+v, %v", field, got, err)
+		}
+	}
+	if _, err := parsePeer(laptop(`presharedKeySecretRef={}`, `presharedKey="`+presharedKey+`"`)); err == nil {
+		t.Error("a key here and one in a Secret: which?")
+	}
+}
+
+// A limit that a default route would get around is none.
+func TestDefaultRouteCannotBeLimited(t *testing.T) {
+	_, err := parsePeer(laptop(`defaultRoute=true`, `allowedIPs=["0.0.0.0/0"]`, `allowedDestinations=[{"prefix":"10.96.0.10"}]`))
+	if err == nil || !strings.Contains(err.Error(), "spec.allowedDestinations") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 type Permission struct {
 	Verb, Group, Resource string
 	Namespace             string // "": the whole cluster
+	Name                  string // "": all of that kind
 	// Optional tells that the mesh runs without it: what is missing then is
 	// said where it is missed.
 	Optional bool
@@ -26,6 +27,9 @@ func (p Permission) String() string {
 	out := p.Verb + " " + p.Resource
 	if p.Group != "" {
 		out += "." + p.Group
+	}
+	if p.Name != "" {
+		out += "/" + p.Name
 	}
 	if p.Namespace != "" {
 		out += " in namespace " + p.Namespace
@@ -48,6 +52,9 @@ func Permissions() []Permission {
 		{Verb: "list", Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: defaultNS},
 		{Verb: "watch", Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: defaultNS},
 		{Verb: "create", Resource: "events", Namespace: defaultNS},
+		{Verb: "patch", Group: api.Group, Resource: api.Resource + "/status", Optional: true},
+		{Verb: "list", Resource: "secrets", Name: api.DefaultSecret, Namespace: DefaultNamespace, Optional: true},
+		{Verb: "watch", Resource: "secrets", Name: api.DefaultSecret, Namespace: DefaultNamespace, Optional: true},
 		{Verb: "list", Group: "networking.k8s.io", Resource: "servicecidrs", Optional: true},
 		{Verb: "watch", Group: "networking.k8s.io", Resource: "servicecidrs", Optional: true},
 	}
@@ -82,6 +89,6 @@ func (c *Cluster) MissingPermissions(ctx context.Context) ([]string, error) {
 func (p Permission) attributes() *authorizationv1.ResourceAttributes {
 	resource, subresource, _ := strings.Cut(p.Resource, "/")
 	return &authorizationv1.ResourceAttributes{
-		Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: p.Namespace,
+		Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: p.Namespace, Name: p.Name,
 	}
 }

@@ -61,7 +61,13 @@ func TestManifestGrantsExactlyWhatIsUsed(t *testing.T) {
 			for _, group := range r.APIGroups {
 				for _, resource := range r.Resources {
 					for _, verb := range r.Verbs {
-						granted = append(granted, cluster.Permission{Verb: verb, Group: group, Resource: resource, Namespace: namespace}.String())
+						p := cluster.Permission{Verb: verb, Group: group, Resource: resource, Namespace: namespace}
+						if len(r.ResourceNames) == 0 {
+							granted = append(granted, p.String())
+						}
+						for _, p.Name = range r.ResourceNames {
+							granted = append(granted, p.String())
+						}
 					}
 				}
 			}

@@ -150,6 +150,29 @@ func TestLargeSets(t *testing.T) {
 	}, tools...)
 }
 
+// A Peer with a default route makes a set of everything, which has no end.
+func TestSetOfEverything(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := state.Filter{
+			Sets: []state.Set{
+				{Name: "all4", Elements: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
+				{Name: "all6", V6: true, Elements: []netip.Prefix{netip.MustParsePrefix("::/0")}},
+			},
+			Chains: []state.Chain{{Name: "limits", Type: state.FilterChain, Hook: "prerouting", Priority: -150, Rules: []state.FilterRule{
+				{Matches: []state.Match{state.AddrInSet{Set: "all4"}, state.CtOriginal{}}, Action: state.Drop{}},
+				{Matches: []state.Match{state.AddrInSet{Set: "all6", V6: true}}, Action: state.Drop{}},
+			}}},
+		}
+		if err := setFilter(f); err != nil {
+			t.Fatal(err)
+		}
+		if got := observedFilter(t); got.String() != f.String() {
+			t.Errorf("observed:\n%s\nwant:\n%s", got, f)
+		}
+		nstest.Sh(t, "ip link set lo up; ping -c1 -W1 127.0.0.1 && exit 1; nft list set inet kilo all4")
+	}, tools...)
+}
+
 // Whatever somebody does to our table is a difference, and setting it again
 // mends it.
 func TestForeignEdits(t *testing.T) {

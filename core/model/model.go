@@ -132,9 +132,24 @@ type Peer struct {
 	AllowedIPs   []netip.Prefix `json:"allowedIPs"`
 	Endpoint     Endpoint       `json:"endpoint,omitzero"`
 	Keepalive    time.Duration  `json:"keepalive,omitempty"`
+	// PresharedKeyFrom names where the preshared key is kept; zero: nowhere else.
+	PresharedKeyFrom SecretEntry `json:"presharedKeyFrom,omitzero"`
+	// DefaultRoute allows 0.0.0.0/0 and ::/0 among AllowedIPs.
+	DefaultRoute bool `json:"defaultRoute,omitempty"`
+	// ExpiresAt is when the Peer's access ends; zero: never.
+	ExpiresAt time.Time `json:"expiresAt,omitzero"`
+	// Destinations limit what the Peer may begin to speak to, as it addresses
+	// it; empty: nothing does. Sorted.
+	Destinations []netip.Prefix `json:"destinations,omitempty"`
 	// Seq orders Peers by age: creation time as the API server's one clock
 	// gave it, in nanoseconds since 1970. Ties go by UID.
 	Seq int64 `json:"seq,omitempty"`
+}
+
+// SecretEntry names one entry of a Kubernetes Secret in the agents' namespace.
+type SecretEntry struct {
+	Secret string `json:"secret"`
+	Entry  string `json:"entry"`
 }
 
 // Snapshot is everything known about the cluster at one moment. Nodes and

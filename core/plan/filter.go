@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/netip"
 	"slices"
 
@@ -13,6 +15,8 @@ const (
 	tagPriority   = -400
 	untagPriority = 1000
 	clampPriority = -150
+	// After conntrack, before a Service's address is translated.
+	limitPriority = -150
 	strayPriority = 0
 	// One before srcnat: what we bind to its source, no chain of the host CNI
 	// or kube-proxy translates any more.
@@ -37,6 +41,9 @@ const (
 	ownSet = "own"
 	// peersSet: prefixes of Peers.
 	peersSet = "peers"
+	// bySet and toSet, with a Peer's name: its prefixes, and what it may begin
+	// to speak to.
+	bySet, toSet = "by-", "to-"
 	// callersSet: nodes of other locations, on an API server's node.
 	callersSet = "callers"
 )
@@ -45,6 +52,7 @@ const (
 func (p *planner) filter() {
 	f := &p.state.Filter
 	sets := p.sets()
+	limits := p.limits(sets)
 	f.Sets = sets.list
 	clamp := state.Chain{Name: "clamp", Type: state.FilterChain, Hook: "forward", Priority: clampPriority}
 	strayForward := state.Chain{Name: "stray-forward", Type: state.FilterChain, Hook: "forward", Priority: strayPriority}
@@ -133,9 +141,69 @@ func (p *planner) filter() {
 		guard.Rules = append(guard.Rules, rule("to other locations only through the tunnel", state.Drop{}, in(to, remoteSet)))
 	}
 	f.Chains = []state.Chain{clamp, strayForward, strayOutput, source, guard}
+	if len(limits.Rules) > 0 {
+		f.Chains = append(f.Chains, limits)
+	}
 	if p.facts.TagForwarded {
 		f.Chains = append(f.Chains, tagForwarded(sets)...)
 	}
+}
+
+// limits makes the chain that keeps Peers to their destinations, and its sets. It
+// stands where Peers come in, before a Service's address is translated, so that
+// what is compared is what the Peer itself asked for. Answers pass. Only what
+// begins at the Peer is looked at, in whatever state: one that is limited while
+// it speaks to somebody else stops at once.
+func (p *planner) limits(s *sets) state.Chain {
+	chain := state.Chain{Name: "limits", Type: state.FilterChain, Hook: "prerouting", Priority: limitPriority}
+	if !p.serving {
+		return chain
+	}
+	for i := range p.snapshot.Peers {
+		peer := &p.snapshot.Peers[i]
+		if len(peer.Destinations) == 0 {
+			continue
+		}
+		by, to := bySet+setWord(peer.Name), toSet+setWord(peer.Name)
+		s.add(by, sortedPrefixes(peer.AllowedIPs))
+		s.add(to, sortedPrefixes(peer.Destinations))
+		for _, v6 := range []bool{false, true} {
+			if !s.has(by, v6) {
+				continue
+			}
+			from := []state.Match{state.InInterface{Name: p.facts.Interface}, state.AddrInSet{V6: v6, Source: true, Set: name(by, v6)}}
+			if s.has(to, v6) {
+				from = append(from, state.AddrInSet{V6: v6, Not: true, Set: name(to, v6)})
+			}
+			why := "peer " + peer.Name + " may not begin to speak to that"
+			if len(why) > commentMost {
+				why = "a Peer may not begin to speak to that"
+			}
+			chain.Rules = append(chain.Rules,
+				rule(why, state.Drop{}, append(slices.Clone(from), state.CtOriginal{})...),
+				rule("", state.Drop{}, append(slices.Clone(from), state.CtState{States: []string{"invalid", "untracked"}})...))
+		}
+	}
+	return chain
+}
+
+// commentMost is what a rule's comment takes, in bytes.
+const commentMost = 120
+
+// setWord is a Peer's name as a part of a set's, which is shorter.
+func setWord(peer string) string {
+	const most = 200
+	if len(peer) <= most {
+		return peer
+	}
+	sum := sha256.Sum256([]byte(peer))
+	return peer[:most] + "-" + hex.EncodeToString(sum[:4])
+}
+
+func sortedPrefixes(list []netip.Prefix) []netip.Prefix {
+	out := slices.Clone(list)
+	slices.SortFunc(out, comparePrefix)
+	return out
 }
 
 // tagForwarded makes the chains that let others' rules know the mesh's traffic

@@ -241,6 +241,10 @@ func parsePeer(t *testing.T, name string, fields []string) model.Peer {
 			p.Endpoint = parseEndpoint(v)
 		case "keepalive":
 			p.Keepalive, _ = time.ParseDuration(v)
+		case "to":
+			p.Destinations = prefixes(v)
+		case "default":
+			p.DefaultRoute = true
 		case "seq":
 			p.Seq, _ = strconv.ParseInt(v, 10, 64)
 		case "psk":

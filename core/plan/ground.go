@@ -138,8 +138,8 @@ func (g *ground) decide(s *model.Snapshot, ls []Location, all []claim) {
 func shadow(s *model.Snapshot, open []claim, c claim) (outer claim, refused bool) {
 	for i := len(open) - 1; i >= 0; i-- {
 		o := open[i]
-		if o.owner() == c.owner() {
-			continue
+		if o.owner() == c.owner() || o.prefix.Bits() == 0 && o.kind == peerKind {
+			continue // what a default route leaves to others is what they have
 		}
 		if o.kind < c.kind || o.kind == clusterKind || o.kind == peerKind && c.kind == peerKind && prefer(s, o, c) {
 			return o, true

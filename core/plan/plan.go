@@ -382,10 +382,11 @@ func (p *planner) inOverlay(a netip.Addr) bool {
 	return p.inMesh(a)
 }
 
-// inMesh tells whether a is an address of a node, pod or Peer.
+// inMesh tells whether a is an address of a node, pod or Peer. What only a Peer's
+// default route leads to is anywhere.
 func (p *planner) inMesh(a netip.Addr) bool {
 	for i := range p.ground.claims {
-		if p.ground.claims[i].prefix.Contains(a) {
+		if c := &p.ground.claims[i]; c.prefix.Contains(a) && !(c.kind == peerKind && c.prefix.Bits() == 0) {
 			return true
 		}
 	}

@@ -186,6 +186,18 @@ func (p *planner) ownGround() []netip.Prefix {
 	for _, c := range p.facts.Connected {
 		add(c.Masked())
 	}
+	// What never leaves a host or its link has no business with a default route.
+	for _, c := range []string{"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "::1/128", "fe80::/10", "ff00::/8"} {
+		add(netip.MustParsePrefix(c))
+	}
+	// Nor has an API server that is in nobody's location: the Peer may be down.
+	for _, server := range p.snapshot.APIServers {
+		at := single(server.Addr())
+		elsewhere := func(r remote) bool { return r.kind != peerKind && covers(r.prefix, at) }
+		if !slices.ContainsFunc(p.remote, elsewhere) {
+			add(at)
+		}
+	}
 	slices.SortFunc(own, comparePrefix)
 	return slices.Compact(own)
 }

@@ -140,7 +140,7 @@ func TestClusterOnAPIServer(t *testing.T) {
 			peer("b-text", keys[1], `allowedIPs: [10.5.0.2/32], endpoint: "203.0.113.6:51820", persistentKeepalive: 10`)+
 			peer("c-old", keys[2], `allowedIPs: [10.5.0.3/32], endpoint: {ip: 203.0.113.7, port: 51820}`)+
 			peer("d-secret", keys[3], `allowedIPs: [10.5.0.4/32], presharedKey: "`+presharedKey+`"`)+
-			peer("e-bad", keys[4], `allowedIPs: [10.5.0.5]`)+
+			peer("e-bad", keys[4], `allowedIPs: [10.5.0.5/32], endpoint: {dnsOrIP: {ip: home}, port: 1}`)+
 			peer("f-thief", keys[5], `allowedIPs: [10.244.1.0/24]`), "apply", "--filename=-")
 		sees(s, c, true, "four good Peers and two warnings", func(s model.Snapshot, w []model.Warning) bool {
 			return peerNames(s) == "a-object b-text c-old d-secret" &&
@@ -155,7 +155,7 @@ func TestClusterOnAPIServer(t *testing.T) {
 		if snapshot.Peers[3].PresharedKey.IsZero() {
 			t.Error("the preshared key was lost")
 		}
-		s.kubectl("", "patch", "peer", "e-bad", "--type=merge", "--patch", `{"spec":{"allowedIPs":["10.5.0.5/32"]}}`)
+		s.kubectl("", "patch", "peer", "e-bad", "--type=merge", "--patch", `{"spec":{"endpoint":{"dnsOrIP":{"ip":"203.0.113.8"}}}}`)
 		sees(s, c, true, "the mended Peer at once", func(s model.Snapshot, w []model.Warning) bool {
 			return peerNames(s) == "a-object b-text c-old d-secret e-bad" && !has(w, cluster.BadPeer, "peer/e-bad")
 		})
