@@ -35,6 +35,7 @@ build: ## compile kg, kgctl and kilolab into bin/
 test: $(if $(KILO_LAB_SKIP),,setup tools) build ## every test, the lab's scenarios included (as root)
 	$(GO) vet ./...
 	$(GO) test -timeout 10m $$($(GO) list ./... | grep -v /testbed)
+	cd manifests/tool && $(GO) test -timeout 10m ./...
 # One lab at a time, with its log as it goes: a scenario takes minutes.
 	$(GO) test -timeout 50m -count=1 -p 1 -v ./testbed/...
 
@@ -52,10 +53,15 @@ lint: ## gofmt, go vet, staticcheck, and who may import what
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: please format"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	cd testbed/tools/modules/flannel && $(GO) vet ./...
+	cd manifests/tool && $(GO) vet ./...
 	@staticcheck=$$($(GO) run ./testbed/tools/ensure -paths lint | sed -n 's/^staticcheck //p') && \
 	[ -n "$$staticcheck" ] && echo staticcheck ./... && "$$staticcheck" ./...
 # The planner's own tests hold the rule of its imports and the build for darwin.
 	$(GO) test -count=1 ./core/plan
+
+.PHONY: manifests
+manifests: ## make manifests/*.yaml from the chart in manifests/helm/kilo
+	cd manifests/tool && $(GO) run .
 
 .PHONY: bench
 bench: setup tools ## measure what docs/performance.md reports (as root, 20 minutes, on a machine that does nothing else)
