@@ -353,6 +353,9 @@ func TestWatch(t *testing.T) {
 			{false, "nft add rule inet other c accept"},
 			{false, "nft add table ip kilo"},
 			{false, "ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev lan0"},
+			{true, "ip link add kilo-vxlan type vxlan id 77 dev lan0 dstport 8473; ip link set kilo-vxlan up"},
+			{true, "ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 nud permanent dev kilo-vxlan"},
+			{true, "bridge fdb add 02:00:00:00:00:09 dst 10.0.0.9 dev kilo-vxlan self permanent"},
 		} {
 			before := quiet()
 			nstest.Sh(t, c.command)
@@ -370,6 +373,56 @@ func TestWatch(t *testing.T) {
 			t.Error("Watch does not end")
 		}
 	}, tools...)
+}
+
+// Frames leave by the link under the VXLAN, whatever the routing tables say: an
+// entry that does not name it is seen, and mended.
+func TestVXLANEntriesNameTheirLink(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFixture(t)
+		nstest.Sh(t, "ip link add lan0 type bridge; ip link set lan0 up; ip addr add 10.0.0.1/24 dev lan0")
+		w := bare(f.Kernel)
+		w.Links = append(w.Links, state.Link{Name: state.VXLANLink, Kind: state.VXLAN, MTU: 1450, VXLAN: &state.VXLANConfig{
+			ID: 77, Port: 8473, Device: "lan0", Local: netip.MustParseAddr("10.0.0.1"), MAC: "02:00:00:00:00:01",
+			Remotes: []state.VXLANRemote{{Inner: netip.MustParseAddr("10.0.0.9"), MAC: "02:00:00:00:00:09", Outer: netip.MustParseAddr("10.0.0.9")}},
+		}})
+		run(t, f.Kernel, w)
+		const entry = "02:00:00:00:00:09 dst 10.0.0.9 via lan0 self permanent"
+		if got := nstest.Sh(t, "bridge fdb show dev kilo-vxlan"); !strings.Contains(got, entry) {
+			t.Errorf("got %q, want %q", got, entry)
+		}
+		if got := nstest.Sh(t, "ip -o link show kilo-vxlan; ip -6 addr show kilo-vxlan"); !strings.Contains(got, "link/ether 02:00:00:00:00:01") || strings.Contains(got, "inet6") {
+			t.Errorf("the link: %s", got)
+		}
+		nstest.Sh(t, "bridge fdb replace 02:00:00:00:00:09 dst 10.0.0.9 dev kilo-vxlan self permanent")
+		run(t, f.Kernel, w)
+		if got := nstest.Sh(t, "bridge fdb show dev kilo-vxlan"); !strings.Contains(got, entry) {
+			t.Errorf("not mended: %q", got)
+		}
+		w.Links[1].VXLAN.Remotes = nil
+		run(t, f.Kernel, w)
+		if got := nstest.Sh(t, "bridge fdb show dev kilo-vxlan; ip neigh show dev kilo-vxlan nud permanent"); strings.TrimSpace(got) != "" {
+			t.Errorf("left behind: %q", got)
+		}
+	}, tools...)
+}
+
+// An address of ours on the loopback link is nobody's source by itself and comes
+// with no route into main.
+func TestLoopbackAddress(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFixture(t)
+		w := bare(f.Kernel)
+		w.Links = append(w.Links, state.Link{Name: "lo", Kind: state.Loopback, Addresses: []netip.Prefix{netip.MustParsePrefix("10.4.0.1/32")}})
+		run(t, f.Kernel, w)
+		if got := nstest.Sh(t, "ip -o addr show dev lo to 10.4.0.1"); !strings.Contains(got, "10.4.0.1/32 scope nowhere noprefixroute lo:kilo") {
+			t.Errorf("got %q", got)
+		}
+		if got := nstest.Sh(t, "ip route show table main"); got != "" {
+			t.Errorf("table main has %q", got)
+		}
+		nstest.Sh(t, "ping -c1 -W2 -I 10.4.0.1 10.4.0.1")
+	}, append(tools, "ping")...)
 }
 
 // More news than a socket holds: nothing is lost but the single pieces.

@@ -32,6 +32,13 @@ func (k *Kernel) observeLinks(names names) ([]state.Link, error) {
 		}
 		links = append(links, l)
 	}
+	l, ours, err := loopback()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if ours {
+		links = append(links, l)
+	}
 	return links, errors.Join(errs...)
 }
 
@@ -105,6 +112,9 @@ func (k *Kernel) ourLink(name string) (netlink.Link, error) {
 
 // setLink creates a link or brings it to what is wanted.
 func (k *Kernel) setLink(ctx context.Context, l state.Link) error {
+	if l.Kind == state.Loopback {
+		return setLoopback(l.Addresses)
+	}
 	link, err := k.ourLink(l.Name)
 	if err != nil {
 		return err
@@ -134,6 +144,15 @@ func (k *Kernel) setLink(ctx context.Context, l state.Link) error {
 			return fmt.Errorf("set MTU %d: %w", l.MTU, err)
 		}
 	}
+	if v := l.VXLAN; v != nil && v.MAC != "" && link.Attrs().HardwareAddr.String() != v.MAC {
+		mac, err := net.ParseMAC(v.MAC)
+		if err != nil {
+			return fmt.Errorf("MAC %q: %w", v.MAC, err)
+		}
+		if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
+			return fmt.Errorf("set MAC %s: %w", mac, err)
+		}
+	}
 	// Before the link is up: a link-local address brings a route into main.
 	if err := netlink.LinkSetIP6AddrGenMode(link, addrGenModeNone); err != nil && !noIPv6(err) {
 		return fmt.Errorf("set addrgenmode none: %w", err)
@@ -154,7 +173,7 @@ func (k *Kernel) setLink(ctx context.Context, l state.Link) error {
 		return err
 	}
 	if l.VXLAN != nil {
-		return setRemotes(link, l.VXLAN.Remotes)
+		return setRemotes(link.(*netlink.Vxlan), l.VXLAN.Remotes)
 	}
 	return nil
 }
@@ -194,6 +213,9 @@ func setAddresses(link netlink.Link, wanted []netip.Prefix) error {
 // deleteLink removes a link of ours. A stranger's is left alone: nothing of
 // ours is there.
 func (k *Kernel) deleteLink(name string) error {
+	if name == state.LoopbackLink {
+		return setLoopback(nil)
+	}
 	link, err := k.ourLink(name)
 	if link == nil {
 		if errors.As(err, new(*foreignLink)) {

@@ -17,50 +17,59 @@ func observeVXLAN(link *netlink.Vxlan, names names) (*state.VXLANConfig, error) 
 		Port:   uint16(link.Port),
 		Device: names[link.VtepDevIndex],
 		Local:  addr(link.SrcAddr),
+		MAC:    link.Attrs().HardwareAddr.String(),
 	}
 	entries, err := readRemotes(link)
 	if err != nil {
 		return v, err
 	}
 	// A neighbour and the forwarding entry of its MAC make a remote; half of
-	// one is a remote that nobody wants, so it gets mended.
+	// one, or one that leaves by any link, is a remote that nobody wants, so it
+	// gets mended.
 	used := map[string]bool{}
 	for _, n := range entries.neighbours {
 		mac := n.HardwareAddr.String()
 		r := state.VXLANRemote{Inner: addr(n.IP), MAC: mac}
 		for _, f := range entries.forwards {
-			if f.HardwareAddr.String() == mac {
-				r.Outer, used[mac] = addr(f.IP), true
+			if f.mac.String() == mac {
+				used[mac] = true
+				if f.via == link.VtepDevIndex {
+					r.Outer = addr(f.outer)
+				}
 			}
 		}
 		v.Remotes = append(v.Remotes, r)
 	}
 	for _, f := range entries.forwards {
-		if mac := f.HardwareAddr.String(); !used[mac] {
-			v.Remotes = append(v.Remotes, state.VXLANRemote{MAC: mac, Outer: addr(f.IP)})
+		if mac := f.mac.String(); !used[mac] {
+			v.Remotes = append(v.Remotes, state.VXLANRemote{MAC: mac, Outer: addr(f.outer)})
 		}
 	}
 	return v, nil
 }
 
-type remoteEntries struct{ neighbours, forwards []netlink.Neigh }
+type remoteEntries struct {
+	neighbours []netlink.Neigh
+	forwards   []forward
+}
 
 func readRemotes(link netlink.Link) (remoteEntries, error) {
 	var e remoteEntries
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
-		list, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, family) })
+	index := link.Attrs().Index
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
 		if err != nil {
-			return e, fmt.Errorf("list neighbours and forwarding entries: %w", err)
+			return e, fmt.Errorf("list neighbours: %w", err)
 		}
 		for _, n := range list {
-			switch {
-			case n.State&netlink.NUD_PERMANENT == 0: // what the kernel learned
-			case family == unix.AF_BRIDGE:
-				e.forwards = append(e.forwards, n)
-			default:
+			if n.State&netlink.NUD_PERMANENT != 0 { // not what the kernel learned
 				e.neighbours = append(e.neighbours, n)
 			}
 		}
+	}
+	var err error
+	if e.forwards, err = forwards(index); err != nil {
+		return e, fmt.Errorf("list forwarding entries: %w", err)
 	}
 	return e, nil
 }
@@ -103,13 +112,9 @@ func (k *Kernel) makeVXLAN(have netlink.Link, l state.Link) (netlink.Link, error
 }
 
 // setRemotes adds what is missing, then removes what is not wanted.
-func setRemotes(link netlink.Link, remotes []state.VXLANRemote) error {
-	have, err := readRemotes(link)
-	if err != nil {
-		return err
-	}
+func setRemotes(link *netlink.Vxlan, remotes []state.VXLANRemote) error {
 	index := link.Attrs().Index
-	wanted := map[string]bool{}
+	neighbours, macs := map[string]bool{}, map[string]forward{}
 	key := func(n *netlink.Neigh) string {
 		return fmt.Sprintf("%d %s %s", n.Family, addr(n.IP), n.HardwareAddr)
 	}
@@ -118,41 +123,37 @@ func setRemotes(link netlink.Link, remotes []state.VXLANRemote) error {
 		if err != nil {
 			return fmt.Errorf("remote %s: %w", r.Inner, err)
 		}
-		family := unix.AF_INET
+		f := forward{mac: mac, outer: r.Outer.AsSlice(), via: link.VtepDevIndex}
+		n := netlink.Neigh{LinkIndex: index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT, IP: r.Inner.AsSlice(), HardwareAddr: mac}
 		if r.Inner.Is6() {
-			family = unix.AF_INET6
+			n.Family = unix.AF_INET6
 		}
-		for _, n := range []netlink.Neigh{
-			{LinkIndex: index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF, IP: r.Outer.AsSlice(), HardwareAddr: mac},
-			{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: r.Inner.AsSlice(), HardwareAddr: mac},
-		} {
-			wanted[key(&n)] = true
-			if err := netlink.NeighSet(&n); err != nil {
-				return fmt.Errorf("remote %s lladdr %s dst %s: %w", r.Inner, r.MAC, r.Outer, err)
-			}
+		neighbours[key(&n)], macs[mac.String()] = true, f
+		if err := setForward(index, f); err != nil {
+			return fmt.Errorf("remote %s: %w", r.Inner, err)
+		}
+		if err := netlink.NeighSet(&n); err != nil {
+			return fmt.Errorf("remote %s lladdr %s: %w", r.Inner, r.MAC, err)
 		}
 	}
-	var stale []netlink.Neigh
-	for _, n := range append(have.neighbours, have.forwards...) {
-		if !wanted[key(&n)] {
-			stale = append(stale, n)
-		}
-	}
-	// What NeighSet replaced is gone already; asking again tells.
 	now, err := readRemotes(link)
 	if err != nil {
 		return err
 	}
-	there := map[string]bool{}
-	for _, n := range append(now.neighbours, now.forwards...) {
-		there[key(&n)] = true
-	}
-	for _, n := range stale {
-		if !there[key(&n)] {
+	for _, n := range now.neighbours {
+		if neighbours[key(&n)] {
 			continue
 		}
 		if err := netlink.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("delete entry %s lladdr %s: %w", addr(n.IP), n.HardwareAddr, err)
+			return fmt.Errorf("delete neighbour %s lladdr %s: %w", addr(n.IP), n.HardwareAddr, err)
+		}
+	}
+	for _, f := range now.forwards {
+		if w, ok := macs[f.mac.String()]; ok && w.same(&f) {
+			continue
+		}
+		if err := deleteForward(index, f); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("delete: %w", err)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -29,15 +30,15 @@ type subscription struct {
 
 var subscriptions = []subscription{
 	{"rtnetlink", unix.NETLINK_ROUTE, []uint32{
-		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 	}, routingMatters},
 	{"nftables", unix.NETLINK_NETFILTER, []uint32{unix.NFNLGRP_NFTABLES}, filterMatters},
 }
 
 // Watch calls changed whenever Observe or Host might answer something new: a
-// link, an address, a route of main or of our tables, a rule or our nftables
-// table changed, by us or others. These are hints: several changes may be one
+// link, an address, an entry of the encapsulation link, a route of main or
+// of our tables, a rule or our nftables table changed, by us or others. These are hints: several changes may be one
 // call, and a call may come without a change. It returns ctx's error when ctx
 // ends, or why it could not begin; a subscription that breaks later is made
 // anew, and changed is called since something may have been missed.
@@ -132,6 +133,8 @@ func routingMatters(m netlink.Message) bool {
 		return len(m.Data) > 0 && m.Data[0] == unix.AF_UNSPEC
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return true
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return ourEntry(m.Data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		r, ok := routeHeader(m.Data)
 		return ok && !r.cloned && (r.table == unix.RT_TABLE_MAIN || ourTable(r.table))
@@ -140,6 +143,18 @@ func routingMatters(m netlink.Message) bool {
 		return ok && (r.protocol == state.Protocol || ourTable(r.table))
 	}
 	return false
+}
+
+// ourEntry tells whether a message is about a permanent neighbour or forwarding
+// entry of the encapsulation link. What the kernel learns comes and goes all the
+// time, and others' entries do too.
+func ourEntry(b []byte) bool {
+	const index, condition = 4, 8 // struct ndmsg: family, padding, index, state
+	if len(b) < condition+2 || binary.NativeEndian.Uint16(b[condition:])&unix.NUD_PERMANENT == 0 {
+		return false
+	}
+	link, err := net.InterfaceByIndex(int(binary.NativeEndian.Uint32(b[index:])))
+	return err == nil && link.Name == state.VXLANLink
 }
 
 func ourTable(table uint32) bool {

@@ -22,14 +22,16 @@ type Kernel struct {
 	BeforeApply  func(state.Change) error
 	AfterObserve func(*state.State) error
 
-	mu     sync.Mutex
-	wg     string    // name of the WireGuard link
-	key    model.Key // public key of the private key that we hold
-	links  map[string]*link
-	routes []route
-	rules  []rule
-	filter state.Filter
-	made   []state.Change
+	mu    sync.Mutex
+	wg    string    // name of the WireGuard link
+	key   model.Key // public key of the private key that we hold
+	links map[string]*link
+	// loopback are our addresses on that link.
+	loopback []netip.Prefix
+	routes   []route
+	rules    []rule
+	filter   state.Filter
+	made     []state.Change
 }
 
 var _ apply.Kernel = (*Kernel)(nil)
@@ -94,6 +96,9 @@ func (k *Kernel) observe() state.State {
 		if k.ours(name) && !l.foreign {
 			s.Links = append(s.Links, clone(l.Link))
 		}
+	}
+	if len(k.loopback) > 0 {
+		s.Links = append(s.Links, state.Link{Name: state.LoopbackLink, Kind: state.Loopback, Addresses: slices.Clone(k.loopback)})
 	}
 	for _, r := range k.routes {
 		if ourTable(r.Table) && r.protocol == state.Protocol {

@@ -12,6 +12,9 @@ import (
 )
 
 func (k *Kernel) setLink(want state.Link) error {
+	if want.Kind == state.Loopback {
+		return k.setLoopback(want)
+	}
 	if !k.ours(want.Name) {
 		return fmt.Errorf("link %s is not ours to set", want.Name)
 	}
@@ -35,6 +38,9 @@ func (k *Kernel) setLink(want state.Link) error {
 	if want.VXLAN != nil {
 		if is := l.VXLAN; is.ID != want.VXLAN.ID || is.Port != want.VXLAN.Port {
 			return fmt.Errorf("link %s: VNI and port of a VXLAN cannot be changed: %w", want.Name, syscall.EOPNOTSUPP)
+		}
+		if mac := l.VXLAN.MAC; want.VXLAN.MAC == "" {
+			want.VXLAN.MAC = mac
 		}
 		l.VXLAN = want.VXLAN
 	}
@@ -116,7 +122,25 @@ func (k *Kernel) removeAddress(l *link, a netip.Prefix) {
 
 func is4(p netip.Prefix) bool { return p.Addr().Is4() }
 
+// setLoopback replaces our addresses on the loopback link.
+func (k *Kernel) setLoopback(want state.Link) error {
+	if want.Name != state.LoopbackLink || want.MTU != 0 || want.Tunnel != nil || want.VXLAN != nil {
+		return fmt.Errorf("link %s: not the loopback link, or more of it than addresses: %w", want.Name, syscall.EINVAL)
+	}
+	for _, a := range want.Addresses {
+		if !is4(a) {
+			return fmt.Errorf("link %s: address %s has no label: %w", want.Name, a, syscall.EINVAL)
+		}
+	}
+	k.loopback = want.Addresses
+	return nil
+}
+
 func (k *Kernel) deleteOurLink(name string) error {
+	if name == state.LoopbackLink {
+		k.loopback = nil
+		return nil
+	}
 	if !k.ours(name) {
 		return fmt.Errorf("link %s is not ours to delete", name)
 	}

@@ -52,12 +52,16 @@ func Random(r *rand.Rand, wireguard string, key model.Key) state.State {
 			Name: state.VXLANLink, Kind: state.VXLAN, MTU: one(g, 1370, 1360),
 			VXLAN: &state.VXLANConfig{
 				ID: one[uint32](g, 77, 78), Port: one[uint16](g, 8473, 8474), Device: "lan0", Local: addr("10.0.0.1"),
+				MAC: one(g, "02:00:00:00:00:01", "02:00:00:00:00:02"),
 				Remotes: some(g,
 					state.VXLANRemote{Inner: addr("10.4.0.9"), MAC: "02:00:00:00:00:09", Outer: addr("10.0.0.9")},
 					state.VXLANRemote{Inner: addr("10.4.0.10"), MAC: one(g, "02:00:00:00:00:0a", "02:00:00:00:00:0b"), Outer: addr("10.0.0.10")},
 				),
 			},
 		})
+	}
+	if kept := some(g, prefix("10.4.0.5/32"), prefix("10.4.0.6/32")); len(kept) > 0 {
+		s.Links = append(s.Links, state.Link{Name: state.LoopbackLink, Kind: state.Loopback, Addresses: kept})
 	}
 	for _, table := range []int{state.TableOverlay, state.TableReturn} {
 		// None encloses a gateway: an IPv6 route through one is refused where

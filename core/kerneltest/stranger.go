@@ -104,6 +104,9 @@ func (k *Kernel) Everything() string {
 	for _, l := range k.sortedLinks() {
 		lines = append(lines, l.Link.String())
 	}
+	for _, a := range k.loopback {
+		lines = append(lines, "lo addr "+a.String()+" ours")
+	}
 	routes := slices.Clone(k.routes)
 	slices.SortStableFunc(routes, func(a, b route) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), a.Dst.Compare(b.Dst), cmp.Compare(a.Metric, b.Metric))

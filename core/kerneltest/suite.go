@@ -65,6 +65,7 @@ func Suite(t *testing.T, newKernel func(t *testing.T) Fixture) {
 		{"link: recreated where it must be", testLinkRecreated},
 		{"link: somebody else's", testLinkForeign},
 		{"link: without addresses its routes stay", testLinkUnnumbered},
+		{"link: addresses on the loopback link", testLoopback},
 		{"peer: patched one by one", testPeerPatched},
 		{"peer: allowed IPs move", testPeerMoves},
 		{"route: identity", testRouteIdentity},
@@ -108,7 +109,7 @@ func (s *scene) bare() state.State {
 // vxlan is an encapsulation link over lan0.
 func (s *scene) vxlan() state.Link {
 	return state.Link{Name: state.VXLANLink, Kind: state.VXLAN, MTU: 1370, VXLAN: &state.VXLANConfig{
-		ID: 77, Port: 8473, Device: "lan0", Local: addr("10.0.0.1"),
+		ID: 77, Port: 8473, Device: "lan0", Local: addr("10.0.0.1"), MAC: "02:00:00:00:00:01",
 		Remotes: []state.VXLANRemote{
 			{Inner: addr("10.4.0.9"), MAC: "02:00:00:00:00:09", Outer: addr("10.0.0.9")},
 			{Inner: addr("10.4.0.10"), MAC: "02:00:00:00:00:0a", Outer: addr("10.0.0.10")},

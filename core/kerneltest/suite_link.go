@@ -77,6 +77,8 @@ func testLinkChanged(s *scene) {
 		{Inner: addr("10.4.0.11"), MAC: "02:00:00:00:00:0c", Outer: addr("10.0.0.12")},
 	}
 	s.run(w)
+	v.VXLAN.MAC = "02:00:00:00:00:07"
+	s.run(w)
 	v.VXLAN.Remotes = nil
 	s.run(w)
 	s.rest(w)
@@ -267,4 +269,24 @@ func testPeerMoves(s *scene) {
 	s.run(s.withPeers(
 		s.peer("c", "", 0, "10.1.0.0/24"),
 		s.peer("b", "", 0, "10.4.0.0/24")))
+}
+
+// testLoopback keeps addresses of ours where the loopback link's own are.
+func testLoopback(s *scene) {
+	s.run(s.bare())
+	before := s.Everything()
+	w := s.bare()
+	w.Links = append(w.Links, state.Link{Name: state.LoopbackLink, Kind: state.Loopback,
+		Addresses: []netip.Prefix{prefix("10.4.0.1/32"), prefix("10.4.0.2/32")}})
+	s.run(w)
+	s.rest(w)
+	w.Links[1].Addresses = []netip.Prefix{prefix("10.4.0.3/32")}
+	s.run(w)
+	s.refuse(state.SetLink{Link: state.Link{Name: state.LoopbackLink, Kind: state.Loopback,
+		Addresses: []netip.Prefix{prefix("fd00:4::1/128")}}}, "fd00:4::1")
+	s.apply(state.DeleteLink{Name: state.LoopbackLink}, state.DeleteLink{Name: state.LoopbackLink})
+	s.same(s.observe(), s.bare())
+	if d := difference(s.Everything(), before); d != "" {
+		s.Errorf("something is left behind, or gone:\n%s", d)
+	}
 }

@@ -83,7 +83,7 @@ func sameLink(o, w *Link) bool {
 		o.Tunnel.Key != w.Tunnel.Key || o.Tunnel.Port != w.Tunnel.Port || o.Tunnel.Mark != w.Tunnel.Mark) {
 		return false
 	}
-	return w.VXLAN == nil || slices.Equal(o.VXLAN.Remotes, w.VXLAN.Remotes)
+	return w.VXLAN == nil || (w.VXLAN.MAC == "" || o.VXLAN.MAC == w.VXLAN.MAC) && slices.Equal(o.VXLAN.Remotes, w.VXLAN.Remotes)
 }
 
 func has4(addresses []netip.Prefix) bool {

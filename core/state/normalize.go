@@ -36,6 +36,7 @@ func normalLinks(links []Link) []Link {
 		}
 		if l.VXLAN != nil {
 			v := *l.VXLAN
+			v.MAC = strings.ToLower(v.MAC)
 			v.Remotes = slices.Clone(inOrder(v.Remotes, compareRemotes, equal))
 			for i := range v.Remotes {
 				v.Remotes[i].MAC = strings.ToLower(v.Remotes[i].MAC)

@@ -43,6 +43,10 @@ const (
 	VXLANLink = "kilo-vxlan"
 	// LinkAlias is the ifalias of links of ours: a name alone proves nothing.
 	LinkAlias = "kilo"
+	// LoopbackLink is where the WireGuard address stands while the WireGuard link
+	// is to have none; LoopbackLabel marks it there as ours (IFA_LABEL).
+	LoopbackLink  = "lo"
+	LoopbackLabel = "lo:kilo"
 )
 
 // State is what is wanted or was found. Slices are in no particular order
@@ -64,6 +68,10 @@ const (
 	WireGuard LinkKind = "wireguard"
 	// VXLAN is an encapsulation link inside a location.
 	VXLAN LinkKind = "vxlan"
+	// Loopback is the loopback link, of which nothing is ours but the addresses
+	// with our label. IPv4 only: an IPv6 address has no label. Without such an
+	// address it is not in a State.
+	Loopback LinkKind = "loopback"
 )
 
 // Link is a network interface of ours. Every link is up; none has an IPv6
@@ -71,7 +79,7 @@ const (
 type Link struct {
 	Name      string
 	Kind      LinkKind
-	MTU       int // bytes
+	MTU       int // bytes; 0 for Loopback, whose MTU is not ours
 	Addresses []netip.Prefix
 	// Tunnel is for WireGuard. Nil in an observed WireGuard link, it means
 	// that the device's configuration could not be read.
@@ -115,13 +123,15 @@ type Peer struct {
 type VXLANConfig struct {
 	ID     uint32 // VNI
 	Port   uint16
-	Device string     // underlying device
+	Device string     // underlying device, which all frames leave by
 	Local  netip.Addr // outer source
+	MAC    string     // the link's own; "" leaves it to the kernel
 	// Remotes are the other ends: where the frames for an inner next hop go.
 	Remotes []VXLANRemote
 }
 
-// VXLANRemote is a static neighbour and forwarding entry.
+// VXLANRemote is a static neighbour and forwarding entry. The latter names
+// VXLANConfig.Device, so that a frame never finds its way by our own tables.
 type VXLANRemote struct {
 	Inner netip.Addr // next hop in routes
 	MAC   string

@@ -47,7 +47,9 @@ func (s State) String() string {
 // String prints the link itself in one line, without what Tunnel and VXLAN say.
 func (l Link) String() string {
 	w := words{"link", l.Name, string(l.Kind)}
-	w.add("mtu", strconv.Itoa(l.MTU))
+	if l.Kind != Loopback {
+		w.add("mtu", strconv.Itoa(l.MTU))
+	}
 	for _, a := range l.Addresses {
 		w.add("addr", a.String())
 	}
@@ -101,6 +103,9 @@ func (p *Peer) label() string {
 func (v VXLANConfig) String() string {
 	w := words{"vxlan", "id", strconv.Itoa(int(v.ID)), "port", strconv.Itoa(int(v.Port)), "dev", v.Device}
 	w.addValid("local", v.Local)
+	if v.MAC != "" {
+		w.add("lladdr", v.MAC)
+	}
 	return w.String()
 }
 
