@@ -37,7 +37,11 @@ test: $(if $(KILO_LAB_SKIP),,setup tools) build ## every test, the lab's scenari
 	$(GO) test -timeout 10m $$($(GO) list ./... | grep -v /testbed)
 	cd manifests/tool && $(GO) test -timeout 10m ./...
 # One lab at a time, with its log as it goes: a scenario takes minutes.
-	$(GO) test -timeout 50m -count=1 -p 1 -v ./testbed/...
+	$(GO) test -timeout $(if $(KILO_TEST_ALL),120m,50m) -count=1 -p 1 -v ./testbed/...
+
+.PHONY: test-all
+test-all: export KILO_TEST_ALL = 1
+test-all: test ## make test, and the scenarios that its time leaves out (KILO_TEST_ALL=1 for one of them)
 
 .PHONY: test-unit
 test-unit: ## the tests that take seconds: no lab; without root those in a namespace of their own are skipped

@@ -216,30 +216,6 @@ func (l *Lab) kubectlArgs(args []string) []string {
 	return append([]string{l.tools[tools.Kubectl], "--kubeconfig=" + l.Kubeconfig("admin")}, args...)
 }
 
-// Apply applies objects, given as YAML, as admin; Delete deletes them again.
-func (l *Lab) Apply(ctx context.Context, manifest string) error {
-	return l.kubectlWith(ctx, manifest, "apply")
-}
-
-// Delete deletes the objects of a manifest, and waits until they are gone.
-func (l *Lab) Delete(ctx context.Context, manifest string) error {
-	return l.kubectlWith(ctx, manifest, "delete")
-}
-
-func (l *Lab) kubectlWith(ctx context.Context, manifest, verb string) error {
-	f, err := os.CreateTemp(l.path("manifests"), "*.yaml")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if _, err := f.WriteString(manifest); err != nil {
-		return err
-	}
-	_, err = l.Kubectl(ctx, verb, "--filename="+f.Name())
-	return err
-}
-
 // BecomeKubectl replaces the running program by kubectl.
 func (l *Lab) BecomeKubectl(args ...string) error {
 	return l.Machine(l.Spec.controlPlane().Name).Become(l.kubectlArgs(args)...)

@@ -21,28 +21,31 @@ type NetSection struct {
 	Lines []string
 }
 
-// netSections are the commands; sorted where the kernel's order means nothing.
+// netSections are the commands, and how their lines are brought into an order
+// where the kernel's means nothing.
 func netSections() []struct {
 	name, script string
-	sorted       bool
+	order        func([]string) []string
 } {
+	sorted := func(lines []string) []string { return slices.Sorted(slices.Values(lines)) }
+	asIs := func(lines []string) []string { return lines }
 	return []struct {
 		name, script string
-		sorted       bool
+		order        func([]string) []string
 	}{
-		{"rules", "ip -4 rule; ip -6 rule", false},
-		{"main", "ip -4 route show table main; ip -6 route show table main", true},
-		{"routes", "ip -4 route show table all; ip -6 route show table all", true},
-		{"links", "ip -o link", false},
-		{"addresses", "ip -o addr", false},
-		{"neighbours", "ip neigh show nud permanent", true},
-		{"forwarding database", "bridge fdb show | grep -w permanent || true", true},
-		{"nftables", "nft -s list ruleset", false},
-		{"iptables (nft)", "iptables-nft-save 2>/dev/null; ip6tables-nft-save 2>/dev/null", false},
-		{"iptables (legacy)", "iptables-legacy-save; ip6tables-legacy-save", false},
-		{"ipsets", "ipset save 2>/dev/null || true", true},
-		{"pinned BPF objects", "find /sys/fs/bpf -type f 2>/dev/null || true", true},
-		{"sysctls", "sysctl -a -r '^net[.](ipv4|ipv6|bridge|core|netfilter)[.]' 2>/dev/null", true},
+		{"rules", "ip -4 rule; ip -6 rule", asIs},
+		{"main", "ip -4 route show table main; ip -6 route show table main", sorted},
+		{"routes", "ip -4 route show table all; ip -6 route show table all", sorted},
+		{"links", "ip -o link", asIs},
+		{"addresses", "ip -o addr", asIs},
+		{"neighbours", "ip neigh show nud permanent", sorted},
+		{"forwarding database", "bridge fdb show | grep -w permanent || true", sorted},
+		{"nftables", "nft -s list ruleset", sortChains},
+		{"iptables (nft)", "iptables-nft-save 2>/dev/null; ip6tables-nft-save 2>/dev/null", sortRules},
+		{"iptables (legacy)", "iptables-legacy-save; ip6tables-legacy-save", sortRules},
+		{"ipsets", "ipset save 2>/dev/null || true", sorted},
+		{"pinned BPF objects", "find /sys/fs/bpf -type f 2>/dev/null || true", sorted},
+		{"sysctls", "sysctl -a -r '^net[.](ipv4|ipv6|bridge|core|netfilter)[.]' 2>/dev/null", sorted},
 	}
 }
 
@@ -79,10 +82,7 @@ func (m *Machine) NetState(ctx context.Context) (NetState, error) {
 			line = lifetimes.ReplaceAllString(line, "")
 			lines = append(lines, strings.TrimRight(line, " "))
 		}
-		if section.sorted {
-			slices.Sort(lines)
-		}
-		s.Sections = append(s.Sections, NetSection{section.name, lines})
+		s.Sections = append(s.Sections, NetSection{section.name, section.order(lines)})
 	}
 	return s, nil
 }

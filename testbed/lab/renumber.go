@@ -10,7 +10,7 @@ import (
 // are gone, and the routes that hung on them are made anew. lan or public may be
 // invalid: that one stays. The Node's status follows, as a kubelet's report
 // does, and what does not follow by itself is restarted, as an administrator
-// does: Flannel and kube-proxy. It returns the machine as it is now.
+// does: the CNI and kube-proxy. It returns the machine as it is now.
 func (l *Lab) Renumber(ctx context.Context, name string, lan, public netip.Addr) (*Machine, error) {
 	spec := l.Spec.clone()
 	loc, n, ok := spec.node(name)
@@ -65,8 +65,15 @@ func (l *Lab) Renumber(ctx context.Context, name string, lan, public netip.Addr)
 			return nil, err
 		}
 	}
-	if l.Spec.CNI == CNIFlannel {
-		return m, m.RestartFlannel(ctx)
+	if l.Spec.CNI.hasFlannel() {
+		if err := m.RestartFlannel(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if l.Spec.CNI.hasCilium() {
+		if err := m.RestartCilium(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return m, nil
 }

@@ -9,6 +9,8 @@
 // bring up their own. Those that mostly wait do so together, in parallel; at
 // rest for ten minutes (KILO_LAB_REST) is one that waits behind all others.
 //
+// KILO_TEST_ALL adds what make test leaves out: more modes of Cilium.
+//
 // What a machine lacks for a lab fails the test. A run that sets KILO_LAB_SKIP
 // to a reason skips instead.
 //

@@ -66,6 +66,10 @@ func need(t *testing.T) {
 	t.Fatalf("no lab on this machine: %v\n(set KILO_LAB_SKIP to a reason to skip the scenarios)", err)
 }
 
+// everything tells whether this run may take its time (make test-all), or should
+// leave out what others show in another way.
+func everything() bool { return os.Getenv("KILO_TEST_ALL") != "" }
+
 // labName makes a test's own, so that runs at the same time stay apart.
 func labName(t *testing.T) string {
 	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")

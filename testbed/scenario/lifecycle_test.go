@@ -126,6 +126,9 @@ func traces(t *testing.T, name string) []string {
 	shell(`ip netns list | sed 's/ .*//; s/^/netns:/'`)
 	shell(`cut -d' ' -f5 /proc/self/mountinfo | sed 's/^/mount:/'`)
 	shell(`find /sys/fs/cgroup -type d -path '*kilolab*' -name '` + name + `*' 2>/dev/null || true`)
+	shell(`find /sys/fs/bpf -mindepth 1`)
+	// What Cilium would set for the whole machine.
+	shell(`sysctl -e kernel.unprivileged_bpf_disabled kernel.timer_migration net.core.bpf_jit_enable | tr -d ' '`)
 	dir := must(lab.Dir())(t)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -1,0 +1,135 @@
+package scenario
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// What Cilium does by itself, in each of its modes, before any agent of ours
+// comes: exactly the pairs across locations fail; policies and Services work
+// inside a location; a restart of its agent costs no packet and changes nothing;
+// and a lab with it leaves nothing on the machine.
+func TestCiliumAlone(t *testing.T) {
+	modes := ciliumModes()
+	if !everything() {
+		modes = modes[:2]
+	}
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			spec := islands()
+			mode.set(&spec)
+			name := labName(t)
+			before := traces(t, name)
+			l := upNamed(t, name, spec)
+
+			m := must(l.Matrix(t.Context()))(t)
+			if len(m.Pairs) != 42 {
+				t.Fatalf("%d pairs, want 42", len(m.Pairs))
+			}
+			for _, p := range m.Pairs {
+				if p.OK == p.Across() {
+					t.Errorf("%s: ok=%t, but across locations=%t", p, p.OK, p.Across())
+				}
+			}
+			for _, n := range l.Nodes() {
+				health := must(n.CiliumGet(t.Context(), "healthz"))(t)
+				for _, want := range mode.says {
+					if !strings.Contains(health, want) {
+						t.Errorf("%s does not say %s of itself", n.Name, want)
+					}
+				}
+			}
+			ciliumEnforcesPolicies(t, l)
+			ciliumRestarts(t, l.Machine("a2"), l.Pod("a1"), l.Pod("a2"))
+			service := must(l.Expose(t.Context(), "inside", l.Pod("a2")))(t)
+			eventually(t, 20*time.Second, func() error {
+				_, err := l.Pod("a3").Exec(t.Context(), "/usr/bin/curl", "--silent", "--fail", "--max-time", "2", fmt.Sprintf("http://%s/name", service))
+				return err
+			})
+
+			ok(t, l.Down(t.Context()))
+			if after := traces(t, name); !slices.Equal(before, after) {
+				t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+			}
+		})
+	}
+}
+
+// ciliumMode is one way of setting Cilium up, and what its agents then say of
+// themselves.
+type ciliumMode struct {
+	name string
+	set  func(*lab.Spec)
+	says []string
+}
+
+func ciliumModes() []ciliumMode {
+	return []ciliumMode{
+		{"tunnel", func(s *lab.Spec) { s.CNI = lab.CNICilium },
+			[]string{`"inter-host-routing-mode":"Tunnel"`, `"intra-host-routing-mode":"Legacy"`}},
+		{"native", func(s *lab.Spec) { s.CNI, s.Cilium.Mode = lab.CNICilium, lab.CiliumNative },
+			[]string{`"inter-host-routing-mode":"Native"`, `"intra-host-routing-mode":"Legacy"`}},
+		{"native-bpf", func(s *lab.Spec) {
+			s.CNI, s.Cilium.Mode, s.Cilium.HostRouting = lab.CNICilium, lab.CiliumNative, lab.HostRoutingBPF
+		}, []string{`"inter-host-routing-mode":"Native"`, `"intra-host-routing-mode":"BPF"`}},
+		{"chained", func(s *lab.Spec) { s.CNI = lab.CNIChained },
+			[]string{`"cni-chaining":{"mode":"generic-veth"}`}},
+	}
+}
+
+// ciliumEnforcesPolicies lets one pod of a location be reached by one other
+// only.
+func ciliumEnforcesPolicies(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	a1, a2, a3 := l.Pod("a1"), l.Pod("a2"), l.Pod("a3")
+	apply(t, l, `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-a3, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: pod-a2}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: pod-a3}}}]
+`)
+	eventually(t, 20*time.Second, func() error {
+		if a1.Ping(t.Context(), a2.Addr) == nil {
+			return fmt.Errorf("%s reaches %s against the policy", a1.Name, a2.Name)
+		}
+		return nil
+	})
+	ok(t, a3.Ping(t.Context(), a2.Addr))
+	must(l.Kubectl(t.Context(), "delete", "networkpolicy", "only-a3"))(t)
+	eventually(t, 20*time.Second, func() error { return a1.Ping(t.Context(), a2.Addr) })
+}
+
+// ciliumRestarts restarts a node's Cilium agent while a pod elsewhere pings one
+// of its pods.
+func ciliumRestarts(t *testing.T, n *lab.Machine, from, to *lab.Pod) {
+	t.Helper()
+	before, pid := must(n.NetState(t.Context()))(t), n.Daemon("cilium-agent")
+	pings := must(from.StartPing(t.Context(), to.Addr, 20*time.Millisecond))(t)
+	began := time.Now()
+	ok(t, n.RestartCilium(t.Context()))
+	took := time.Since(began)
+	stats := must(pings.Stop(t.Context()))(t)
+	t.Logf("%s: Cilium's agent is back after %s; %s → %s: %s", n.Name, took.Round(100*time.Millisecond), from.Name, to.Name, stats)
+	if now := n.Daemon("cilium-agent"); now == pid || now == 0 {
+		t.Errorf("%s: Cilium's agent is process %d, was %d", n.Name, now, pid)
+	}
+	if stats.Lost() > 0 {
+		t.Errorf("%s → %s, while Cilium's agent restarts: %s", from.Name, to.Name, stats)
+	}
+	// It takes its old chains away a moment later.
+	eventually(t, 20*time.Second, func() error {
+		after, err := n.NetState(t.Context())
+		if diff := before.Diff(after); err == nil && diff != "" {
+			err = fmt.Errorf("%s, before the restart of Cilium's agent and after:\n%s", n.Name, diff)
+		}
+		return err
+	})
+}
