@@ -31,7 +31,7 @@ func TestRBACIsWhatTheAgentDoes(t *testing.T) {
 			for _, group := range r.APIGroups {
 				for _, resource := range r.Resources {
 					for _, verb := range r.Verbs {
-						granted = append(granted, fmt.Sprintf("%s %s/%s in %q", verb, group, resource, role.Namespace))
+						granted = append(granted, fmt.Sprintf("%s %s/%s %s in %q", verb, group, resource, strings.Join(r.ResourceNames, ","), role.Namespace))
 					}
 				}
 			}
@@ -39,7 +39,7 @@ func TestRBACIsWhatTheAgentDoes(t *testing.T) {
 	}
 	var needed []string
 	for _, p := range cluster.Permissions() {
-		needed = append(needed, fmt.Sprintf("%s %s/%s in %q", p.Verb, p.Group, p.Resource, p.Namespace))
+		needed = append(needed, fmt.Sprintf("%s %s/%s %s in %q", p.Verb, p.Group, p.Resource, p.Name, p.Namespace))
 	}
 	slices.Sort(granted)
 	slices.Sort(needed)

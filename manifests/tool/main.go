@@ -22,16 +22,8 @@ func main() {
 	}
 }
 
-// write makes every manifest below dir anew, and the chart's copy of the
-// definition of Peers.
+// write makes every manifest below dir anew.
 func write(dir string) error {
-	crds, err := os.ReadFile(filepath.Join(dir, "crds.yaml"))
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, chartCRDs), crds, 0o644); err != nil {
-		return err
-	}
 	for _, v := range variants() {
 		text, err := v.text(filepath.Join(dir, chartDir))
 		if err != nil {

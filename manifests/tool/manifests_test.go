@@ -27,13 +27,6 @@ func TestManifestsAreTheChartsOutput(t *testing.T) {
 			t.Errorf("manifests/%s differs from the chart (%v): run \"make manifests\"", v.File, err)
 		}
 	}
-	crds, err := os.ReadFile("../crds.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if copied, err := os.ReadFile("../" + chartCRDs); err != nil || string(copied) != string(crds) {
-		t.Errorf("manifests/%s differs from manifests/crds.yaml (%v): run \"make manifests\"", chartCRDs, err)
-	}
 }
 
 // Nothing in manifests/ is made by hand but the definition of Peers, and no image

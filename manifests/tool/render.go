@@ -13,11 +13,9 @@ import (
 	"helm.sh/helm/v4/pkg/engine"
 )
 
-// Below manifests/.
-const (
-	chartDir  = "helm/kilo"
-	chartCRDs = "helm/kilo/files/crds.yaml"
-)
+// chartDir is the chart, below manifests/. Its files/crds.yaml is a link to
+// manifests/crds.yaml, which Helm follows where it packs or renders the chart.
+const chartDir = "helm/kilo"
 
 // order is that in which things are applied: who may do what first.
 var order = []string{"crds.yaml", "rbac.yaml", "policy.yaml", "wireguard.yaml", "daemonset.yaml", "podmonitor.yaml"}
