@@ -45,6 +45,9 @@ type Cluster interface {
 	// Condition tells a transition on the local Node; it writes only when
 	// ready or reason is another than what stands there.
 	Condition(ctx context.Context, ready bool, reason, message string) error
+	// PeerStatuses tells on Peers how they fare, on transitions; one gateway of
+	// the cluster calls it.
+	PeerStatuses(ctx context.Context, h model.Heard) error
 	// Event tells a warning where its owner looks. It does not wait, and may
 	// be called again and again while the warning holds.
 	Event(ctx context.Context, w model.Warning)
@@ -65,6 +68,8 @@ type Kernel interface {
 	Watch(ctx context.Context, changed func()) error
 	// Peers returns what the WireGuard device knows of its peers.
 	Peers(ctx context.Context) ([]PeerStatus, error)
+	// Cut ends the connections from and to prefixes; how many there were.
+	Cut(ctx context.Context, prefixes []netip.Prefix) (int, error)
 	// Greet has the device speak to a peer at once.
 	Greet(ctx context.Context, key model.Key) error
 }
@@ -174,7 +179,8 @@ type Agent struct {
 	memory     memory
 	greeter    *greeter
 	host       model.Host
-	home       *home // as the last pass found it; nil: there was none
+	outsiders  []netip.Prefix // of Peers, as the last pass saw them
+	home       *home          // as the last pass found it; nil: there was none
 	device     Device
 	missing    error        // why the device is not there; nil: it is
 	applied    *state.State // the wanted state that was last applied without an error; nil: none

@@ -95,6 +95,7 @@ type fakeCluster struct {
 	published []model.Published
 	events    []model.Warning
 	cleared   int
+	speaker   string // who told last how Peers fare
 
 	gone []netip.Addr // of the addresses that tests use
 
@@ -204,6 +205,13 @@ func (c *fakeCluster) MissingPermissions(context.Context) ([]string, error) {
 	return c.forbids, nil
 }
 
+func (c *fakeCluster) PeerStatuses(_ context.Context, h model.Heard) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.speaker = h.Gateway
+	return nil
+}
+
 func (c *fakeCluster) Event(_ context.Context, w model.Warning) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,6 +251,7 @@ type fakeHost struct {
 	changed func()
 	heard   []PeerStatus
 	greeted []model.Key
+	cut     []netip.Prefix
 	read    int // how often Peers was asked
 }
 
@@ -294,6 +303,13 @@ func (h *fakeHost) Peers(context.Context) ([]PeerStatus, error) {
 	defer h.mu.Unlock()
 	h.read++
 	return slices.Clone(h.heard), nil
+}
+
+func (h *fakeHost) Cut(_ context.Context, p []netip.Prefix) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cut = append(h.cut, p...)
+	return 0, nil
 }
 
 func (h *fakeHost) Greet(_ context.Context, k model.Key) error {

@@ -66,6 +66,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 		d.again = soonest(d.again, a.greeter.Greet(ctx, now))
 	}
 	if d.apply && d.prune {
+		note("cut", a.cut(ctx, w))
 		a.forwarder.Set(d.report.RemoteIPv4, d.report.RemoteIPv6)
 	}
 	d.warnings = append(d.warnings, a.forwarder.Warnings()...)
@@ -315,9 +316,38 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 	if d.publish {
 		say.facts = &d.published
 	}
+	if s.Ready && d.prune && speaksForPeers(d.report.Locations, a.Node) {
+		say.heard = &model.Heard{Gateway: a.Node, Last: lastHandshakes(w.heard)}
+	}
 	if w.synced && w.inputsKnown {
 		a.publisher.Offer(say)
 	}
+}
+
+// speaksForPeers tells whether a node is the one gateway that writes the status of
+// Peers: the first that is up and can be reached, else the first that is up.
+func speaksForPeers(locations []plan.Location, node string) bool {
+	var speaker *model.Node
+	for i := range locations {
+		g := locations[i].Gateway
+		if g == nil || !g.Ready || !g.Spoken {
+			continue
+		}
+		if speaker == nil || speaker.Endpoint.IsZero() && !g.Endpoint.IsZero() {
+			speaker = g
+		}
+	}
+	return speaker != nil && speaker.Name == node
+}
+
+func lastHandshakes(heard []PeerStatus) map[model.Key]time.Time {
+	out := make(map[model.Key]time.Time, len(heard))
+	for i := range heard {
+		if !heard[i].LastHandshake.IsZero() {
+			out[heard[i].Key] = heard[i].LastHandshake
+		}
+	}
+	return out
 }
 
 func publishesNone(s *model.Snapshot, k model.Key) bool {

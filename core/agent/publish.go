@@ -25,6 +25,7 @@ const (
 type statement struct {
 	facts     *model.Published // nil: not enough is known to say anything
 	condition *condition       // nil: no news
+	heard     *model.Heard     // nil: another gateway tells how Peers fare
 }
 
 // condition is how the node's agent fares, for the Node condition KiloMesh.
@@ -57,6 +58,9 @@ func publishTo(c Cluster) func(context.Context, statement) error {
 		}
 		if s.condition != nil {
 			errs = append(errs, c.Condition(ctx, s.condition.ready, s.condition.reason, s.condition.message))
+		}
+		if s.heard != nil {
+			errs = append(errs, c.PeerStatuses(ctx, *s.heard))
 		}
 		return errors.Join(errs...)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kilo-overlay/kilo/core/api"
 	"github.com/kilo-overlay/kilo/core/model"
 )
 
@@ -103,6 +104,9 @@ type peerEntry struct {
 	peer     model.Peer // zero when the object is bad
 	uid      string
 	warnings []model.Warning
+
+	generation int64
+	status     *api.PeerStatus // nil: none yet
 }
 
 // view is what Snapshot returns.
@@ -491,11 +495,15 @@ func (c *Cluster) peerChanged(object any, _ bool) {
 	if err != nil {
 		return // it came as JSON
 	}
-	entry := peerEntry{uid: string(u.GetUID())}
+	entry := peerEntry{uid: string(u.GetUID()), generation: u.GetGeneration()}
 	entry.peer, entry.warnings = decode(u.GetName(), text)
+	entry.status = decodeStatus(text)
 	c.mu.Lock()
-	news := !reflect.DeepEqual(c.peers[u.GetName()], entry)
+	old, known := c.peers[u.GetName()]
 	c.peers[u.GetName()] = entry
+	// How a Peer fares is no news to those who decide that.
+	old.status, entry.status = nil, nil
+	news := !known || !reflect.DeepEqual(old, entry)
 	c.mu.Unlock()
 	if news {
 		c.touch()

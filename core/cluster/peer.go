@@ -157,3 +157,14 @@ func decode(name string, object []byte) (model.Peer, []model.Warning) {
 	}
 	return model.Peer{}, []model.Warning{{Kind: BadPeer, Object: "peer/" + name, Message: err.Error()}}
 }
+
+// decodeStatus reads the status of a stored object; nil where there is none.
+func decodeStatus(object []byte) *api.PeerStatus {
+	var p struct {
+		Status *api.PeerStatus `json:"status"`
+	}
+	if json.Unmarshal(object, &p) != nil {
+		return nil // it is written anew
+	}
+	return p.Status
+}

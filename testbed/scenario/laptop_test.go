@@ -52,8 +52,35 @@ spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
 		t.Error("a1's device does not know the laptop: this test sees nothing")
 	}
 
+	// One gateway says so on the Peer.
+	must(l.Kubectl(t.Context(), "wait", "--for=condition=Ready", "peer/laptop", "--timeout=60s"))(t)
+
+	// Limited to one pod and one node, it reaches these and nobody else, while
+	// others still reach it.
+	patch := func(spec string) {
+		t.Helper()
+		must(l.Kubectl(t.Context(), "patch", "peer", "laptop", "--type=merge", "--patch", `{"spec":`+spec+`}`))(t)
+	}
+	a1, b1 := &l.Pod("a1").Place, &l.Machine("b1").Place
+	patch(fmt.Sprintf(`{"allowedDestinations":[{"prefix":"%s"},{"prefix":"%s"}]}`, a1.Addr, b1.Addr))
+	for _, to := range targets {
+		eventually(t, 10*time.Second, func() error {
+			err := laptop.Ping(t.Context(), to.Addr)
+			if allowed := to.Addr == a1.Addr || to.Addr == b1.Addr; allowed != (err == nil) {
+				return fmt.Errorf("limited to %s and %s, to %s: %v", a1.Addr, b1.Addr, to.Name, err)
+			}
+			return nil
+		})
+	}
+	ok(t, l.Pod("b2").Ping(t.Context(), netip.MustParseAddr("10.5.0.1")))
+	patch(`{"allowedDestinations":null}`)
+	eventually(t, 10*time.Second, func() error { return laptop.Ping(t.Context(), l.Pod("b2").Addr) })
+
 	must(l.Kubectl(t.Context(), "delete", "peer", "laptop"))(t)
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, 2*time.Second, func() error {
+		if flows, err := l.Machine("a1").Shell(t.Context(), "conntrack -L 2>/dev/null | grep 10.5.0.1 || true"); err != nil || strings.Contains(flows, "src=10.5.0.1") {
+			return fmt.Errorf("a1 still tracks connections of the laptop: %s (%v)", flows, err)
+		}
 		for _, gateway := range []string{"a1", "b1", "c1", "cp"} {
 			if _, there := wg(t, l, gateway, "allowed-ips")[public]; there {
 				return fmt.Errorf("%s still has the laptop's key", gateway)

@@ -96,6 +96,15 @@ func TestPeerValidation(t *testing.T) {
 	}
 }
 
+func parseKey(t *testing.T, text string) model.Key {
+	t.Helper()
+	k, err := model.ParseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
 // A Peer's preshared key may be in the one Secret that agents see; without its key
 // a Peer is left out, and one whose time is up is gone, by itself.
 func TestPeerKeysAndTimes(t *testing.T) {
@@ -125,6 +134,26 @@ func TestPeerKeysAndTimes(t *testing.T) {
 	sees(s, c, true, "the laptop with its key", func(s model.Snapshot, w []model.Warning) bool {
 		return peerNames(s) == "laptop" && s.Peers[0].PresharedKey.Bytes() == want.Bytes()
 	})
+	heard := model.Heard{Gateway: "e1", Last: map[model.Key]time.Time{parseKey(t, goodKey): time.Now()}}
+	var versions [2]string
+	for i := range versions {
+		if err := c.PeerStatuses(t.Context(), heard); err != nil {
+			t.Fatal(err)
+		}
+		versions[i] = s.kubectl("", "get", "peer", "laptop", "foreign", "--output=jsonpath={.items[*].metadata.resourceVersion}")
+	}
+	if versions[0] != versions[1] {
+		t.Errorf("no transition, but it was written: versions %s, then %s", versions[0], versions[1])
+	}
+	s.kubectl("", "wait", "--for=condition=Ready", "peer/laptop", "--timeout=10s")
+	s.kubectl("", "wait", "--for=condition=Accepted=false", "peer/foreign", "--timeout=10s")
+	table := s.kubectl("", "get", "peers")
+	t.Log(table)
+	for _, want := range []string{"ALLOWED IPS", "ENDPOINT", "READY", "HANDSHAKE", "AGE", "True", "False"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("kubectl get peers shows no %s:\n%s", want, table)
+		}
+	}
 	loaded, _, err := cluster.Load(t.Context(), cluster.Config{REST: s.config(adminToken)})
 	if err != nil || len(loaded.Peers) != 2 || loaded.Peers[1].PresharedKey.Bytes() != want.Bytes() {
 		t.Errorf("kgctl reads %v, %v", loaded.Peers, err)
