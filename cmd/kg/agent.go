@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/kilo-overlay/kilo/adapters/detect"
@@ -58,14 +59,14 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 
 	// The cluster's side. Nothing is asked yet: an API server that is away
 	// keeps nobody from starting.
-	rest, err := restConfig(o)
+	api, err := restConfig(o, rest.InClusterConfig, log)
 	if err != nil {
 		return err
 	}
-	writes := countWrites(rest)
+	writes := countWrites(api)
 	kubernetes := cluster.New(cluster.Config{
-		REST: rest, Node: o.hostname, TopologyLabel: o.topologyLabel,
-		WireGuardSubnets: o.subnets.prefixes, ServicePrefixes: o.serviceCIDRs.prefixes,
+		REST: api, Node: o.hostname, TopologyLabel: o.topologyLabel,
+		Namespace: o.namespace, WireGuardSubnets: o.subnets.prefixes, ServicePrefixes: o.serviceCIDRs.prefixes,
 		Dir: o.stateDir, Version: version(), Log: log,
 	})
 

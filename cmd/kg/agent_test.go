@@ -146,3 +146,50 @@ func TestCountWrites(t *testing.T) {
 		t.Errorf("%v writes counted; want the PATCH and the Event", writes())
 	}
 }
+
+// A kubeconfig that is there is what counts; one that is not leaves the pod's own
+// service account, and only to who has one.
+func TestWayToTheAPIServer(t *testing.T) {
+	dir := t.TempDir()
+	there, away, broken := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "none"), filepath.Join(dir, "broken")
+	for path, text := range map[string]string{
+		there:  `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"https://203.0.113.1:6443"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`,
+		broken: "{",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod := func() (*rest.Config, error) { return &rest.Config{Host: "https://10.96.0.1:443"}, nil }
+	noPod := func() (*rest.Config, error) { return nil, rest.ErrNotInCluster }
+	for _, c := range []struct {
+		name, kubeconfig, master string
+		inPod                    func() (*rest.Config, error)
+		want, says, err          string
+	}{
+		{name: "nothing said", inPod: pod, want: "https://10.96.0.1:443"},
+		{name: "nothing said, and no pod", inPod: noPod, err: "--kubeconfig or a --master"},
+		{name: "a kubeconfig", kubeconfig: there, inPod: pod, want: "https://203.0.113.1:6443"},
+		{name: "a server beside it", kubeconfig: there, master: "https://203.0.113.2:6443", inPod: pod, want: "https://203.0.113.2:6443"},
+		{name: "a kubeconfig that is not there", kubeconfig: away, inPod: pod, want: "https://10.96.0.1:443", says: away},
+		{name: "a kubeconfig that is not there, and no pod", kubeconfig: away, inPod: noPod, err: away},
+		{name: "a kubeconfig that is none", kubeconfig: broken, inPod: pod, err: broken},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var log strings.Builder
+			got, err := restConfig(&options{kubeconfig: c.kubeconfig, master: c.master}, c.inPod, newLog(&log, "info"))
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("error %v, want one with %q", err, c.err)
+				}
+				return
+			}
+			if err != nil || got.Host != c.want {
+				t.Fatalf("got %+v, error %v; want %s", got, err, c.want)
+			}
+			if c.says == "" && log.Len() > 0 || !strings.Contains(log.String(), c.says) {
+				t.Errorf("the log says %q, want %q", log.String(), c.says)
+			}
+		})
+	}
+}

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 
@@ -10,15 +14,23 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// restConfig is the way to the API server: the pod's own service account unless
-// flags say otherwise.
-func restConfig(o *options) (*rest.Config, error) {
+// restConfig is the way to the API server: what --master says, else what the
+// kubeconfig says, else the pod's own service account. The last is taken too where
+// the kubeconfig is not there: a manifest for clusters most of which have one serves
+// the others as well. inPod is rest.InClusterConfig.
+func restConfig(o *options, inPod func() (*rest.Config, error), log *slog.Logger) (*rest.Config, error) {
 	if o.kubeconfig == "" && o.master == "" {
-		c, err := rest.InClusterConfig()
+		c, err := inPod()
 		if err != nil {
 			return nil, fmt.Errorf("no way to the API server: this is no pod with a service account (%w); name a --kubeconfig or a --master", err)
 		}
 		return c, nil
+	}
+	if _, err := os.Stat(o.kubeconfig); errors.Is(err, fs.ErrNotExist) && o.master == "" {
+		if c, inPodErr := inPod(); inPodErr == nil {
+			log.Warn("the kubeconfig is not there; asking the API server with the pod's service account", "kubeconfig", o.kubeconfig, "server", c.Host)
+			return c, nil
+		}
 	}
 	c, err := clientcmd.BuildConfigFromFlags(o.master, o.kubeconfig)
 	if err != nil {

@@ -2,7 +2,7 @@
 // of the CNI that the cluster already runs. It runs on every node.
 //
 // agent.go is the place where the agent's parts are put together: start there.
-// uninstall.go and device.go are the two other things that kg does. flags.go and
+// uninstall.go, device.go and wg.go are the other things that kg does. flags.go and
 // values.go say what can be asked of it, link.go keeps the WireGuard device,
 // lock.go keeps a second agent out.
 package main

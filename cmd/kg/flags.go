@@ -21,6 +21,7 @@ type options struct {
 	kubeconfig string
 	master     string
 	hostname   string
+	namespace  string // POD_NAMESPACE, as the manifests give it; "": kube-system
 
 	// The mesh.
 	adapter       choice
@@ -84,6 +85,8 @@ Usage:
   kg wireguard [flags]  carry the packets where the kernel has no WireGuard, apart from an agent
                         with --create-interface=false, which may then come and go
   kg uninstall [flags]  remove everything of the mesh from this node
+  kg wg show            print the WireGuard devices as wg does, without secrets; so does kg
+                        under the name wg
   kg version            print the version
 
 Every flag can be given as an environment variable instead: --mesh-granularity
@@ -119,6 +122,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (*options, 
 	if err := fromEnvironment(fs, getenv); err != nil {
 		return nil, err
 	}
+	o.namespace = getenv("POD_NAMESPACE")
 	return o, o.check()
 }
 

@@ -17,7 +17,12 @@ var release string
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	var err error
+	if args, ok := calledWG(os.Args[0], os.Args[1:]); ok {
+		err = showWireGuard(args, os.Stdout)
+	} else {
+		err = run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kg:", err)
 		os.Exit(1)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+	"k8s.io/client-go/rest"
 
 	"github.com/kilo-overlay/kilo/core/agent"
 	"github.com/kilo-overlay/kilo/core/cluster"
@@ -54,7 +55,7 @@ func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
 		removeSocket(o.iface),
 		removeFiles(o.stateDir, o.purge, out),
 	)
-	if err := removeFromCluster(ctx, o, out); err != nil {
+	if err := removeFromCluster(ctx, o, log, out); err != nil {
 		failed = errors.Join(failed, fmt.Errorf("the Node %s still carries what the agent wrote: %w\n"+
 			"run \"kg uninstall\" again when the API server answers, or remove annotations and labels kilo.squat.ai/* by hand (annotations that you set yourself, such as kilo.squat.ai/location, are yours)", o.hostname, err))
 	}
@@ -115,14 +116,14 @@ func removeSocket(iface string) error {
 	return nil
 }
 
-func removeFromCluster(ctx context.Context, o *options, out io.Writer) error {
-	rest, err := restConfig(o)
+func removeFromCluster(ctx context.Context, o *options, log *slog.Logger, out io.Writer) error {
+	api, err := restConfig(o, rest.InClusterConfig, log)
 	if err != nil {
 		return err
 	}
-	rest.Timeout = 15 * time.Second
-	writes := countWrites(rest)
-	if err := cluster.New(cluster.Config{REST: rest, Node: o.hostname, TopologyLabel: o.topologyLabel, Version: version()}).Clear(ctx); err != nil {
+	api.Timeout = 15 * time.Second
+	writes := countWrites(api)
+	if err := cluster.New(cluster.Config{REST: api, Node: o.hostname, TopologyLabel: o.topologyLabel, Version: version()}).Clear(ctx); err != nil {
 		return err
 	}
 	if writes() > 0 {
