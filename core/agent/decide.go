@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kilo-overlay/kilo/core/adapter"
@@ -132,8 +134,18 @@ func (c *Config) decide(w *world, m memory) decision {
 		d.publish = false
 		d.again = soonest(d.again, wait)
 	}
-	d.warnings = slices.Concat(w.snapshotWarnings, w.inputWarnings, d.warnings, w.facts.Warnings, d.report.Warnings)
+	d.warnings = each(w.snapshotWarnings, w.inputWarnings, d.warnings, w.facts.Warnings, d.report.Warnings)
 	return d
+}
+
+// each puts lists of warnings together, every warning once: what is wrong with
+// the own Node is found by its reader and by the snapshot's alike.
+func each(lists ...[]model.Warning) []model.Warning {
+	all := slices.Concat(lists...)
+	slices.SortFunc(all, func(a, b model.Warning) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Object, b.Object), strings.Compare(a.Message, b.Message))
+	})
+	return slices.Compact(all)
 }
 
 // describe decides what the node says about itself as far as it depends on

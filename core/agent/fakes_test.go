@@ -101,6 +101,8 @@ type fakeCluster struct {
 
 	conditions []string // each that differs from the one before
 	forbids    []string
+	// warned is what both the snapshot and the node's own inputs warn of.
+	warned []model.Warning
 }
 
 func newFakeCluster(node model.Node, s model.Snapshot, synced bool) *fakeCluster {
@@ -113,13 +115,13 @@ func (c *fakeCluster) Changed() <-chan struct{}      { return c.changed }
 func (c *fakeCluster) Snapshot() (model.Snapshot, []model.Warning, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.snap, nil, c.synced
+	return c.snap, c.warned, c.synced
 }
 
 func (c *fakeCluster) Inputs() (model.Inputs, []model.Warning, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.inputs, nil, c.synced
+	return c.inputs, c.warned, c.synced
 }
 
 // change makes the cluster another one.

@@ -749,3 +749,27 @@ func TestEnd(t *testing.T) {
 		})
 	}
 }
+
+// What the snapshot and the node's own inputs both warn of is one warning.
+func TestWarningsCountOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := model.Warning{Kind: "BadAnnotation", Object: "node/e1", Message: "x"}
+		other := model.Warning{Kind: "BadAnnotation", Object: "node/w1", Message: "x"}
+		r := start(t, e1(), snapshot(e1(), w1()), nil)
+		defer r.stop()
+		r.cluster.change(func(c *fakeCluster) { c.warned = []model.Warning{bad, other} })
+		r.settle(time.Second)
+		var said []model.Warning
+		for _, w := range r.Status(context.Background()).Warnings {
+			if w.Kind == bad.Kind {
+				said = append(said, w)
+			}
+		}
+		if !slices.Equal(said, []model.Warning{bad, other}) {
+			t.Errorf("/status: %v", said)
+		}
+		if n := testutil.ToFloat64(r.metrics.warnings.WithLabelValues(bad.Kind)); n != 2 {
+			t.Errorf("kilo_warnings counts %v, want 2", n)
+		}
+	})
+}

@@ -500,7 +500,9 @@ func (a *Agent) log(ctx context.Context, d *decision, s *Status) {
 	}
 	if d.claim.Claims && d.publish && a.said.Says("claim", fmt.Sprint(d.claim.Epoch)) {
 		a.Log.Info("claiming to serve as gateway", "epoch", d.claim.Epoch, "reason", d.claim.Reason)
-		a.Cluster.Event(ctx, a.warning("GatewayClaim", "%s", d.claim.Reason))
+		claim := a.warning("GatewayClaim", "%s", d.claim.Reason)
+		claim.Note = !d.claim.Failed
+		a.Cluster.Event(ctx, claim)
 	}
 	a.Log.Debug("pass", "why", s.Last.Why, "seconds", s.Last.Took, "changes", s.Last.Changes)
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/kilo-overlay/kilo/core/model"
@@ -18,7 +19,11 @@ func (t *transitions) Warnings(now []model.Warning, log *slog.Logger) {
 	next := make(map[model.Warning]bool, len(now))
 	for _, w := range now {
 		if !next[w] && !t.warnings[w] {
-			log.Warn(w.Message, "kind", w.Kind, "object", w.Object)
+			level := slog.LevelWarn
+			if w.Note {
+				level = slog.LevelInfo
+			}
+			log.Log(context.Background(), level, w.Message, "kind", w.Kind, "object", w.Object)
 		}
 		next[w] = true
 	}

@@ -57,6 +57,17 @@ const (
 // transitions.
 const MeshCondition = "KiloMesh"
 
+// Inputs returns the names of all annotations that people write.
+func Inputs() []string {
+	return []string{Location, ForceEndpoint, ForceInternalIP, Leader, PersistentKeepalive, AllowedLocationIPs}
+}
+
+// Legacy returns the names of annotations that agents of Kilo write and ours do
+// not read.
+func Legacy() []string {
+	return []string{Group + "/last-seen", Group + "/cni-compatibility-ip"}
+}
+
 // Outputs returns the names of all annotations that an agent writes.
 func Outputs() []string {
 	return []string{

@@ -84,11 +84,15 @@ func makeEvent(w model.Warning, kind, name, uid, node string, now time.Time) *co
 	if len(message) > eventMessageMost {
 		message = strings.ToValidUTF8(message[:eventMessageMost-len("…")], "") + "…"
 	}
+	severity := corev1.EventTypeWarning
+	if w.Note {
+		severity = corev1.EventTypeNormal
+	}
 	at := metav1.NewTime(now)
 	return &corev1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name + "." + hex.EncodeToString(sum[:8])},
 		InvolvedObject:      object,
-		Type:                corev1.EventTypeWarning,
+		Type:                severity,
 		Reason:              w.Kind,
 		Message:             message,
 		Source:              corev1.EventSource{Component: "kilo", Host: node},

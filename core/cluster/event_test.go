@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kilo-overlay/kilo/core/model"
@@ -62,6 +63,14 @@ func TestWhatAnEventSays(t *testing.T) {
 	}
 	if b := makeEvent(w, "node", "w1.example.test", "u2", "e1", now); b.Name == a.Name {
 		t.Error("a new object of that name would not be told")
+	}
+	if a.Type != corev1.EventTypeWarning {
+		t.Errorf("a warning is an event of type %s", a.Type)
+	}
+	note := w
+	note.Note = true
+	if e := makeEvent(note, "node", "w1.example.test", "u1", "e1", now); e.Type != corev1.EventTypeNormal {
+		t.Errorf("a note is an event of type %s", e.Type)
 	}
 	p := makeEvent(model.Warning{Kind: BadPeer, Object: "peer/laptop"}, "peer", "laptop", "u", "e1", now)
 	if p.InvolvedObject.Kind != "Peer" || p.InvolvedObject.APIVersion != "kilo.squat.ai/v1alpha1" {

@@ -20,6 +20,9 @@ const (
 	BadPodCIDR     = "BadPodCIDR"
 	NoPodPrefix    = "NoPodPrefix"
 	NoLabel        = "NoLabel"
+	// UnknownAnnotation is one under our prefix that means nothing: a slip of
+	// the pen, most likely.
+	UnknownAnnotation = "UnknownAnnotation"
 )
 
 // ParseNode reads what the mesh knows of a node: what its agent published, or,
@@ -146,6 +149,7 @@ func ParseInputs(n *corev1.Node, topologyLabel string) (model.Inputs, []model.Wa
 		r.add(BadPodCIDR, fmt.Sprintf("spec.podCIDRs: %v; it is ignored", err))
 	}
 	in.PodCIDRs = pods
+	unknownAnnotations(&r, n)
 	return in, r.warnings
 }
 

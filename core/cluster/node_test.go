@@ -414,3 +414,26 @@ func TestLocationThatNoLabelCanHold(t *testing.T) {
 		t.Errorf("location %q, warnings %v", got.Location, warnings)
 	}
 }
+
+func TestMistypedAnnotations(t *testing.T) {
+	for name, nearest := range map[string]string{
+		"force-endpiont":      "force-endpoint",
+		"Location":            "location",
+		"leadr":               "leader",
+		"force-internalip":    "force-internal-ip",
+		"persistent-keepalve": "persistent-keepalive",
+		"allowed-location-ip": "allowed-location-ips",
+	} {
+		_, warnings := cluster.ParseNode(west(name+"=x"), region)
+		if len(warnings) != 1 || warnings[0].Kind != cluster.UnknownAnnotation || warnings[0].Object != "node/w1" ||
+			!strings.Contains(warnings[0].Message, `"kilo.squat.ai/`+name+`"`) ||
+			!strings.HasSuffix(warnings[0].Message, " kilo.squat.ai/"+nearest) {
+			t.Errorf("%s: %v, want %s", name, warnings, nearest)
+		}
+	}
+	n := west("last-seen=17", "cni-compatibility-ip=10.244.9.7") // Kilo's
+	n.Annotations["kilo.squat.ai.example.test/leadr"] = "another's"
+	if _, warnings := cluster.ParseNode(n, region); len(warnings) != 0 {
+		t.Errorf("warnings: %v", warnings)
+	}
+}

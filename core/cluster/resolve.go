@@ -64,6 +64,7 @@ func (r *resolver) warn(kind string, winner, loser int, format string, args ...a
 	}
 	r.warnings = append(r.warnings, model.Warning{
 		Kind: kind, Object: "node/" + r.nodes[loser].Name, Message: fmt.Sprintf(format, args...),
+		Note: kind == DuplicateWireGuardIP, // the loser's agent mends it
 	})
 }
 

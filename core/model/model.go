@@ -212,6 +212,9 @@ type Warning struct {
 	Object string `json:"object"`
 	// Message says what is wrong, which value, and what to do.
 	Message string `json:"message"`
+	// Note tells that nothing is broken: what is to be known is better than it
+	// could be, or mends itself.
+	Note bool `json:"note,omitempty"`
 }
 
 // String returns the warning in one line.

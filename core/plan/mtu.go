@@ -50,21 +50,9 @@ func (p *planner) adviseMTU() {
 	if set := p.facts.Adapter.PodMTUSetting; set.Where != "" {
 		do = fmt.Sprintf("set %s to %d; pods get it when they are made anew", set.Where, best+set.Add)
 	}
-	p.warn("PodMTU", "node/"+p.self.Name,
-		"pods get an MTU of %d bytes, and the way to %s carries %d. TCP is made to fit on its way; what else is larger is refused on its way, and has to be sent again. The best MTU for pods here is %d: %s",
-		p.facts.Adapter.PodMTU, p.reachedBy(narrowest), narrowest.MTU, best, do)
-}
-
-// reachedBy names, for people, what a route of ours leads to.
-func (p *planner) reachedBy(way *state.Route) string {
-	for i := range p.remote {
-		switch c := &p.remote[i].claim; {
-		case c.prefix != way.Dst:
-		case c.kind == peerKind:
-			return p.partyName(c)
-		default:
-			return fmt.Sprintf("location %q", p.partyName(c))
-		}
-	}
-	return way.Dst.String()
+	// Not which way is the narrowest: that changes while nodes come and go, and
+	// the advice does not.
+	p.note("PodMTU", "node/"+p.self.Name,
+		"pods get an MTU of %d bytes, and the narrowest way to other locations carries %d. TCP is made to fit; anything else that is larger is refused and has to be sent again. The best MTU for pods here is %d: %s",
+		p.facts.Adapter.PodMTU, narrowest.MTU, best, do)
 }

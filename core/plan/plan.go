@@ -174,6 +174,11 @@ func (p *planner) warn(kind, object, format string, args ...any) {
 	p.report.Warnings = append(p.report.Warnings, model.Warning{Kind: kind, Object: object, Message: fmt.Sprintf(format, args...)})
 }
 
+// note is warn where nothing is broken.
+func (p *planner) note(kind, object, format string, args ...any) {
+	p.report.Warnings = append(p.report.Warnings, model.Warning{Kind: kind, Object: object, Message: fmt.Sprintf(format, args...), Note: true})
+}
+
 // ready tells whether the node can take part, and notes what is missing.
 func (p *planner) ready() bool {
 	switch {
