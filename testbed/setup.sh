@@ -4,6 +4,7 @@
 #
 #   testbed/setup.sh          what a lab with Flannel needs
 #   testbed/setup.sh cilium   and what one with Cilium needs
+#   testbed/setup.sh CNI image   and what builds kg's image
 set -euo pipefail
 
 packages=(
@@ -33,6 +34,8 @@ case "${1:-}" in
 	exit 2
 	;;
 esac
+
+[ "${2:-}" != image ] || packages+=(buildah)
 
 installed() {
 	[ "$(dpkg-query --show --showformat '${db:Status-Abbrev}' "$1" 2>/dev/null)" = 'ii ' ]

@@ -12,8 +12,14 @@ func version(_ context.Context, p *program, _ *options) error {
 	return err
 }
 
-// release is the tag or commit that the Go toolchain recorded in the binary.
+// stamped is set by the linker where a release is built.
+var stamped string
+
+// release is what was stamped, or else the tag or commit that the Go toolchain recorded in the binary.
 func release() string {
+	if stamped != "" {
+		return stamped
+	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
 	}
