@@ -1,18 +1,19 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/kilo-overlay/kilo/testbed/tools"
 )
@@ -50,48 +51,99 @@ func Clang(ctx context.Context, cache string, args []string) error {
 	if !slices.Contains(args, "-c") {
 		return syscall.Exec(clangDir+"/clang", append([]string{"clang"}, args...), os.Environ())
 	}
-	clang := func(args ...string) ([]byte, error) {
-		cmd := exec.CommandContext(ctx, clangDir+"/clang", args...)
-		cmd.Stderr = os.Stderr
-		return cmd.Output()
-	}
-	source, err := clang(append(slices.Clone(args), "-E")...)
+	object, err := compileOnce(ctx, cache, args)
 	if err != nil {
-		return fmt.Errorf("clang -E: %w", err)
-	}
-	version, err := clang("--version")
-	if err != nil {
-		return fmt.Errorf("clang --version: %w", err)
-	}
-	h := sha256.New()
-	fmt.Fprintf(h, "%s%q", version, templateDir.ReplaceAll(fmt.Appendf(nil, "%q", args), nil))
-	h.Write(templateDir.ReplaceAll(source, nil))
-	path := filepath.Join(cache, hex.EncodeToString(h.Sum(nil))+".o")
-
-	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
+	_, err = os.Stdout.Write(object)
+	return err
+}
+
+func clang(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, clangDir+"/clang", args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cmd, err)
+	}
+	return out, nil
+}
+
+// compileOnce returns what clang writes to standard output for args.
+func compileOnce(ctx context.Context, cache string, args []string) ([]byte, error) {
+	key, err := compilationKey(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, err
+	}
+	if err := forgetUnused(cache); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(cache, key+".o")
 	held, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer held.Close()
 	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", held.Name(), err)
+		return nil, fmt.Errorf("lock %s: %w", held.Name(), err)
 	}
-	object, err := os.ReadFile(path)
+	if object, err := os.ReadFile(path); err == nil {
+		now := time.Now()
+		return object, os.Chtimes(path, now, now)
+	}
+	object, err := clang(ctx, args...)
 	if err != nil {
-		if object, err = clang(args...); err != nil {
-			return fmt.Errorf("clang: %w", err)
+		return nil, err
+	}
+	// There whole or not at all: we may be killed.
+	fresh, err := os.CreateTemp(cache, "new-")
+	if err != nil {
+		return nil, err
+	}
+	defer fresh.Close()
+	if _, err := fresh.Write(object); err != nil {
+		return nil, err
+	}
+	return object, os.Rename(fresh.Name(), path)
+}
+
+// compilationKey tells compilations with different results apart.
+func compilationKey(ctx context.Context, args []string) (string, error) {
+	version, err := clang(ctx, "--version")
+	if err != nil {
+		return "", err
+	}
+	source, err := clang(ctx, append(slices.Clone(args), "-E")...)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	h.Write(version)
+	h.Write(templateDir.ReplaceAll(fmt.Appendf(nil, "%q\n", args), nil))
+	h.Write(templateDir.ReplaceAll(source, nil))
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// keepObjects is how long a result is kept that nobody asks for.
+const keepObjects = 14 * 24 * time.Hour
+
+// forgetUnused removes results that nobody has asked for in a long time.
+func forgetUnused(cache string) error {
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && time.Since(info.ModTime()) > keepObjects {
+			err = os.Remove(filepath.Join(cache, e.Name()))
 		}
-		// Whole or not at all: we may be killed.
-		if err := os.WriteFile(path+".new", object, 0o644); err != nil {
-			return err
-		}
-		if err := os.Rename(path+".new", path); err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another was faster
 			return err
 		}
 	}
-	_, err = io.Copy(os.Stdout, bytes.NewReader(object))
-	return err
+	return nil
 }

@@ -1,7 +1,7 @@
 // Package lab runs a whole cluster network on one Linux machine, without
 // containers and without a virtual machine, from real parts: etcd,
-// kube-apiserver, kube-controller-manager, kube-proxy, Flannel, the CNI
-// plugins and the agent under test.
+// kube-apiserver, kube-controller-manager, kube-proxy, Flannel or Cilium or both,
+// the CNI plugins and the agent under test.
 //
 // # What stands for what
 //
@@ -19,6 +19,18 @@
 // The host of the control plane is a node like the others, in a location of
 // its own: pods elsewhere reach the kubernetes Service only through the mesh,
 // as they would in life.
+//
+// # Cilium
+//
+// Its agents run as on machines of their own. Each has the BPF file system that
+// it finds at the usual place, in its machine's mount namespace; the root of its
+// control groups is the machine's group below the lab's, so that programs there
+// see this machine's processes and pods; of the network namespaces it sees those
+// of its pods; and sysctls of the whole kernel it cannot write. There is no
+// operator (it cannot be built from public modules): the lab applies the
+// CustomResourceDefinitions, and identities are CustomResources too. Agents
+// compile their programs by a clang that remembers (clang.go): half a minute of
+// two cores becomes a second from the second lab on.
 //
 // # What a lab leaves on the machine
 //

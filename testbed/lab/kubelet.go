@@ -230,7 +230,8 @@ func patchPodStatus(ctx context.Context, client kubernetes.Interface, pod *corev
 	if err != nil {
 		return err
 	}
-	if _, err := client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	// A plain merge: a pod that runs again has its new address and no other.
+	if _, err := client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 		return fmt.Errorf("pod %s: report its status: %w", pod.Name, err)
 	}
 	return nil

@@ -102,3 +102,19 @@ func TestCompleteDoesNotChangeItsReceiver(t *testing.T) {
 		t.Errorf("changed: %+v", spec)
 	}
 }
+
+// Cilium's BPF host routing takes the place of kube-proxy, by itself.
+func TestBPFHostRoutingReplacesKubeProxy(t *testing.T) {
+	spec := Default()
+	spec.CNI, spec.Cilium.HostRouting = CNICilium, HostRoutingBPF
+	spec, err := spec.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !spec.Cilium.KubeProxyReplacement || spec.ProxyMode != ProxyOff || spec.Cilium.Mode != CiliumTunnel {
+		t.Errorf("%+v, kube-proxy %s", spec.Cilium, spec.ProxyMode)
+	}
+	if spec, err = Default().Complete(); err != nil || spec.ProxyMode != ProxyIPTables {
+		t.Errorf("the default: kube-proxy %s (%v)", spec.ProxyMode, err)
+	}
+}

@@ -1,5 +1,5 @@
 // Package tools provides the real programs that the lab is made of: etcd, the
-// Kubernetes control plane and kube-proxy, the CNI plugins, Flannel.
+// Kubernetes control plane and kube-proxy, the CNI plugins, Flannel, Cilium.
 //
 // They are built from source with the Go toolchain. Every group of programs
 // has a module of its own below modules/, whose go.mod and go.sum pin all that
@@ -15,7 +15,8 @@
 // sets at a time.
 //
 // The cache is $KILO_LAB_CACHE, else kilo-lab in the user's cache directory. It
-// can be deleted at any time.
+// can be deleted at any time. Cilium's agent needs sources when it runs: they are
+// kept beside its binaries, as the manifest has them.
 //
 // To move to another version, change modules/<set>/go.mod and run `go mod
 // tidy` there; the key changes with it. To add a program, add its package to a

@@ -18,7 +18,7 @@ func (p Paths) CNIDir() string { return filepath.Dir(p[CNIBridge]) }
 
 // Ensure returns the paths of the binaries of the named sets, or of all sets
 // that are not on demand, and builds those that the cache lacks. That takes
-// some 10 minutes on two cores the first time and no second afterwards; w
+// some 20 minutes on two cores the first time and no second afterwards; w
 // receives lines of progress, and nothing when all is there.
 //
 // It must run inside the source tree, or from a binary in it. It may be called
