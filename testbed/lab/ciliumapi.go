@@ -88,7 +88,7 @@ func parseCiliumEndpoints(text string) ([]CiliumEndpoint, error) {
 		} `json:"status"`
 	}
 	if err := json.Unmarshal([]byte(text), &said); err != nil {
-		return nil, fmt.Errorf("Cilium's endpoints: %w", err)
+		return nil, fmt.Errorf("read the endpoints of Cilium: %w", err)
 	}
 	var endpoints []CiliumEndpoint
 	for _, s := range said {
@@ -102,7 +102,7 @@ func parseCiliumEndpoints(text string) ([]CiliumEndpoint, error) {
 			}
 			addr, err := netip.ParseAddr(a.IPv4)
 			if err != nil {
-				return nil, fmt.Errorf("Cilium's endpoint %d: %w", s.ID, err)
+				return nil, fmt.Errorf("endpoint %d of Cilium: %w", s.ID, err)
 			}
 			e.Addr = addr
 		}
