@@ -466,3 +466,13 @@ func clang(ctx context.Context, k *call) error {
 	}
 	return lab.Clang(ctx, words[0], k.rest)
 }
+
+func fetch(ctx context.Context, k *call) error {
+	words, err := k.parse(1, 1)
+	if err != nil {
+		return err
+	}
+	body, err := lab.Fetch(ctx, words[0])
+	fmt.Print(body)
+	return err
+}

@@ -70,6 +70,7 @@ func commands() []command {
 		{name: "echo", run: echo, internal: true},
 		{name: "tunnel", run: tunnel, internal: true},
 		{name: "clang", run: clang, internal: true},
+		{name: "fetch", run: fetch, internal: true},
 	}
 }
 

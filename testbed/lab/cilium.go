@@ -207,7 +207,8 @@ func (l *Lab) ciliumFlags() []string {
 // RestartCilium ends the machine's Cilium agent by its own process id, starts it
 // and waits until it serves and all its endpoints are ready again.
 func (m *Machine) RestartCilium(ctx context.Context) error {
-	if err := m.stopDaemon(ctx, tools.CiliumAgent); err != nil {
+	// It winds up much; a kubelet gives it a minute.
+	if err := m.stopDaemonWithin(ctx, tools.CiliumAgent, time.Minute); err != nil {
 		return err
 	}
 	return m.StartCilium(ctx)

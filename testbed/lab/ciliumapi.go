@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"strings"
-	"time"
 )
 
 // CiliumEndpoint is what a Cilium agent says of one of its endpoints: a pod, or
@@ -31,30 +28,15 @@ func (m *Machine) CiliumGet(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client := &http.Client{
-		Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				// A socket's path is looked up in our own view of the files.
-				return new(net.Dialer).DialContext(ctx, "unix", fmt.Sprintf("/proc/%d/root%s", pid, ciliumSocket))
-			},
-		},
-		Timeout: 10 * time.Second,
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		// A socket's path is looked up in our own view of the files.
+		return new(net.Dialer).DialContext(ctx, "unix", fmt.Sprintf("/proc/%d/root%s", pid, ciliumSocket))
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://cilium/v1/"+strings.TrimPrefix(path, "/"), nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := client.Do(request)
+	body, err := fetch(ctx, dial, "http://cilium/v1/"+strings.TrimPrefix(path, "/"))
 	if err != nil {
 		return "", fmt.Errorf("node %s: Cilium's agent: %w", m.Name, err)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("node %s: Cilium's agent: GET %s: %s: %s", m.Name, path, response.Status, body)
-	}
-	return string(body), err
+	return body, nil
 }
 
 // CiliumEndpoints lists the endpoints of the machine's Cilium agent.

@@ -67,10 +67,14 @@ func (m *Machine) Daemon(name string) int { return m.group.sub(name).pid() }
 
 // stopDaemon asks a daemon to end; it is an error if it has to be killed.
 func (m *Machine) stopDaemon(ctx context.Context, name string) error {
+	return m.stopDaemonWithin(ctx, name, 10*time.Second)
+}
+
+func (m *Machine) stopDaemonWithin(ctx context.Context, name string, limit time.Duration) error {
 	if m.Daemon(name) == 0 {
 		return nil
 	}
-	if err := stop(ctx, m.group.sub(name), 10*time.Second); err != nil {
+	if err := stop(ctx, m.group.sub(name), limit); err != nil {
 		return fmt.Errorf("node %s: %w", m.Name, err)
 	}
 	return nil

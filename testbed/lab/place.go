@@ -192,8 +192,17 @@ func (p *Place) Ping(ctx context.Context, to netip.Addr) error {
 // Get fetches a URL from the place, as curl there would: the connection is
 // made in its network.
 func (p *Place) Get(ctx context.Context, url string) (string, error) {
+	body, err := fetch(ctx, p.Dial, url)
+	if err != nil {
+		return body, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	return body, nil
+}
+
+// fetch is one GET, over a connection that dial makes.
+func fetch(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), url string) (string, error) {
 	client := &http.Client{
-		Transport: &http.Transport{DialContext: p.Dial, DisableKeepAlives: true},
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 		Timeout:   5 * time.Second,
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -202,26 +211,38 @@ func (p *Place) Get(ctx context.Context, url string) (string, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", p.Name, err)
+		return "", err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: GET %s: %s: %s", p.Name, url, response.Status, body)
+		err = fmt.Errorf("GET %s: %s: %s", url, response.Status, body)
 	}
 	return string(body), err
+}
+
+// Fetch is fetch for a process of a place.
+func Fetch(ctx context.Context, url string) (string, error) {
+	return fetch(ctx, new(net.Dialer).DialContext, url)
 }
 
 // SeenBy asks a pod which source address it sees when this place connects to
 // it. Pings hide address translation; this does not.
 func (p *Place) SeenBy(ctx context.Context, pod *Pod) (netip.Addr, error) {
-	return p.SeenAt(ctx, netip.AddrPortFrom(pod.Addr, EchoPort))
+	return sourceOf(p.Get(ctx, sourceURL(netip.AddrPortFrom(pod.Addr, EchoPort))))
 }
 
 // SeenAt is SeenBy for any address that leads to a pod's EchoPort, such as a
-// ClusterIP.
+// ClusterIP. A process of the place asks: where Cilium replaces kube-proxy, it
+// is in the processes' control group, not in the network, that a ClusterIP means
+// anything.
 func (p *Place) SeenAt(ctx context.Context, at netip.AddrPort) (netip.Addr, error) {
-	body, err := p.Get(ctx, "http://"+at.String()+"/source")
+	return sourceOf(p.Exec(ctx, p.lab.path("bin", "kilolab"), "fetch", sourceURL(at)))
+}
+
+func sourceURL(at netip.AddrPort) string { return "http://" + at.String() + "/source" }
+
+func sourceOf(body string, err error) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}

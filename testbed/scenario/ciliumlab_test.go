@@ -48,8 +48,12 @@ func TestCiliumAlone(t *testing.T) {
 			ciliumRestarts(t, l.Machine("a2"), l.Pod("a1"), l.Pod("a2"))
 			service := must(l.Expose(t.Context(), "inside", l.Pod("a2")))(t)
 			eventually(t, 20*time.Second, func() error {
-				_, err := l.Pod("a3").Exec(t.Context(), "/usr/bin/curl", "--silent", "--fail", "--max-time", "2", fmt.Sprintf("http://%s/name", service))
-				return err
+				for _, from := range []*lab.Place{&l.Pod("a3").Place, &l.Machine("a3").Place} {
+					if _, err := from.SeenAt(t.Context(), service); err != nil {
+						return err
+					}
+				}
+				return nil
 			})
 
 			ok(t, l.Down(t.Context()))
