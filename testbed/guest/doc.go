@@ -1,5 +1,5 @@
 // Package guest runs programs on a kernel that has what this machine's lacks:
-// WireGuard. It boots the kernel of Debian's linux-image-cloud-amd64 in QEMU,
+// WireGuard, IPVS. It boots the kernel of Debian's linux-image-cloud-amd64 in QEMU,
 // by emulation alone, so it needs neither KVM nor a module on the host.
 //
 //	kernel.go   the kernel: downloaded with apt-get, unpacked with dpkg, kept in
@@ -13,6 +13,7 @@
 //	nodes.go    guests that hold nodes of a lab's cluster
 //	inside/     what runs in those: namespaces, Flannel, the agent, a router
 //	twonodes/   two of them, whose agents are restarted and killed
+//	services/   two of them, with kube-proxy in ipvs mode
 //
 // The programs are the tests of core/kernel and core/wireguard, and the agent
 // itself. A boot takes some four seconds; what runs is slowed down by emulation

@@ -27,6 +27,8 @@ type Guest struct {
 	Files map[string][]byte
 	// Commands run one after the other, whether those before failed or not.
 	Commands []Command
+	// Modules of the kernel are loaded beside those that every guest gets.
+	Modules []string
 	// MemoryMiB is the guest's memory; 0: 1024.
 	MemoryMiB int
 	// Network gives the guest an interface eth0 from which it reaches what the
@@ -49,7 +51,7 @@ type Result struct {
 
 // image writes the guest's initial file system.
 func (g *Guest) image(w io.Writer, k *Kernel) error {
-	modules, err := k.modules()
+	modules, err := k.modules(g.Modules)
 	if err != nil {
 		return err
 	}

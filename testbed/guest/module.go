@@ -23,9 +23,9 @@ func wantedModules() []string {
 	}
 }
 
-// modules returns the files of the wanted modules and of those that they depend
+// modules returns the files of the wanted modules, of more, and of those that they depend
 // on, in an order in which they can be loaded.
-func (k *Kernel) modules() ([]string, error) {
+func (k *Kernel) modules(more []string) ([]string, error) {
 	files := map[string]string{}
 	err := filepath.WalkDir(k.Modules, func(path string, d fs.DirEntry, err error) error {
 		if name, ok := moduleName(path); ok && err == nil {
@@ -72,7 +72,7 @@ func (k *Kernel) modules() ([]string, error) {
 		order = append(order, file)
 		return nil
 	}
-	wanted := wantedModules()
+	wanted := append(wantedModules(), more...)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if strings.HasPrefix(name, "nft_") {
 			wanted = append(wanted, name)

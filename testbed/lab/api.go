@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -174,6 +175,40 @@ func (l *Lab) Expose(ctx context.Context, service string, pod *Pod) (netip.AddrP
 	}
 	addr, err := netip.ParseAddr(made.Spec.ClusterIP)
 	return netip.AddrPortFrom(addr, 80), err
+}
+
+// ExposeAddress makes a Service, without a selector, in front of one address and
+// port, wherever they are: a process on a node, for one. It returns the ClusterIP
+// and its port, 80.
+func (l *Lab) ExposeAddress(ctx context.Context, service string, backend netip.AddrPort) (netip.AddrPort, error) {
+	client, err := l.Client("admin")
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	target := int32(backend.Port())
+	made, err := client.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: service},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(target)}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("service %s: %w", service, err)
+	}
+	_, err = client.DiscoveryV1().EndpointSlices(made.Namespace).Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{backend.Addr().String()}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new(string), Port: &target}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("service %s: its endpoint: %w", service, err)
+	}
+	addr, err := netip.ParseAddr(made.Spec.ClusterIP)
+	return netip.AddrPortFrom(addr, 80), err
+}
+
+// PodPrefix is the node's, as its object shows it.
+func (m *Machine) PodPrefix(ctx context.Context) (netip.Prefix, error) {
+	return m.lab.podPrefix(ctx, m)
 }
 
 // NodeReady tells whether the API server holds the node for ready.

@@ -41,6 +41,12 @@ func (m *Machine) startDaemonEnv(ctx context.Context, name string, env []string,
 	return nil
 }
 
+// StartEcho has the machine answer at its own EchoPort what pods answer at
+// theirs: a pod with the host's network.
+func (m *Machine) StartEcho(ctx context.Context) error {
+	return m.startDaemon(ctx, "echo", m.lab.path("bin", "kilolab"), "echo", m.Name)
+}
+
 // waitForDaemon waits until a daemon has done what done looks for. The error
 // has what is missing, and the end of the daemon's log.
 func (m *Machine) waitForDaemon(ctx context.Context, name string, limit time.Duration, done func() error) error {

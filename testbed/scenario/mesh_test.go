@@ -140,7 +140,7 @@ func behindNAT(t *testing.T, l *lab.Lab) {
 
 // What the mesh must do on the default lab it must do on others.
 func TestMeshElsewhere(t *testing.T) {
-	for name, change := range map[string]func(*lab.Spec){
+	labs := map[string]func(*lab.Spec){
 		"host-gw, rp_filter off":            func(s *lab.Spec) { s.Flannel.Backend, s.RPFilter = "host-gw", lab.RPFilterOff },
 		"routed internet, nftables for all": func(s *lab.Spec) { s.RoutedInternet, s.Flannel.NFTables, s.ProxyMode = true, true, lab.ProxyNFTables },
 		"two subnets with direct routing, VNI 7, rp_filter loose": func(s *lab.Spec) {
@@ -148,7 +148,12 @@ func TestMeshElsewhere(t *testing.T) {
 			s.Locations[0].Subnets = append(slices.Clone(s.Locations[0].Subnets), netip.MustParsePrefix("10.1.1.0/24"))
 			s.Locations[0].Nodes[2].Subnet = 1 // a3
 		},
-	} {
+	}
+	if everything() { // what the default lab and the one above have the same of
+		labs["Flannel with nftables, kube-proxy with iptables"] = func(s *lab.Spec) { s.Flannel.NFTables = true }
+		labs["Flannel with iptables, kube-proxy with nftables"] = func(s *lab.Spec) { s.ProxyMode = lab.ProxyNFTables }
+	}
+	for name, change := range labs {
 		t.Run(name, func(t *testing.T) {
 			spec := lab.Default()
 			change(&spec)

@@ -14,7 +14,7 @@ import (
 // under its InternalIP, whoever is a gateway and whoever a member.
 func sourcesAreTrue(t *testing.T, l *lab.Lab) {
 	for _, to := range l.Pods() {
-		for _, from := range callersOf(l, to) {
+		for _, from := range callersOf(l, &to.Place) {
 			if seen, err := from.SeenBy(t.Context(), to); err != nil || seen != from.Addr {
 				t.Errorf("%s sees %s as %s, want %s (%v)", to.Name, from.Name, seen, from.Addr, err)
 			}
@@ -35,11 +35,11 @@ func sourcesAreTrue(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// callersOf are all pods and nodes of other locations than the pod's.
-func callersOf(l *lab.Lab, pod *lab.Pod) []*lab.Place {
+// callersOf are all pods and nodes of other locations than the place's.
+func callersOf(l *lab.Lab, to *lab.Place) []*lab.Place {
 	var callers []*lab.Place
 	for _, p := range append(l.PodPlaces(), l.NodePlaces()...) {
-		if p.Location != pod.Location {
+		if p.Location != to.Location {
 			callers = append(callers, p)
 		}
 	}
@@ -69,24 +69,34 @@ func flannelRewritesTransit(t *testing.T, l *lab.Lab) {
 }
 
 // A ClusterIP whose one backend is in another location: on a member, on a
-// gateway, behind NAT. Hosts choose their source before the address is
-// translated (a1's default route is its public leg), and are seen as their
-// InternalIP all the same.
+// gateway, behind NAT; a pod, or a process with the node's own address. Hosts
+// choose their source before the address is translated (a1's default route is
+// its public leg), and are seen as their InternalIP all the same.
 func servicesAcross(t *testing.T, l *lab.Lab) {
 	for _, backend := range []*lab.Pod{l.Pod("b2"), l.Pod("b1"), l.Pod("c2")} {
-		service := must(l.Expose(t.Context(), "before-"+backend.Name, backend))(t)
-		for _, from := range callersOf(l, backend) {
-			eventually(t, 15*time.Second, func() error { // kube-proxy learns of it
-				seen, err := from.SeenAt(t.Context(), service)
-				if err == nil && seen != from.Addr {
-					err = fmt.Errorf("seen as %s, want %s", seen, from.Addr)
-				}
-				if err != nil {
-					return fmt.Errorf("%s to the service of %s: %w", from.Name, backend.Name, err)
-				}
-				return nil
-			})
-		}
+		seenAsThemselves(t, l, &backend.Place, must(l.Expose(t.Context(), "before-"+backend.Name, backend))(t))
+	}
+	for _, name := range []string{"b2", "b1", "c2"} {
+		node := l.Machine(name)
+		ok(t, node.StartEcho(t.Context()))
+		seenAsThemselves(t, l, &node.Place, must(l.ExposeAddress(t.Context(), "before-node-"+name, netip.AddrPortFrom(node.Addr, lab.EchoPort)))(t))
+	}
+}
+
+// seenAsThemselves has everybody elsewhere call the service of a backend.
+func seenAsThemselves(t *testing.T, l *lab.Lab, backend *lab.Place, service netip.AddrPort) {
+	t.Helper()
+	for _, from := range callersOf(l, backend) {
+		eventually(t, 15*time.Second, func() error { // kube-proxy learns of it
+			seen, err := from.SeenAt(t.Context(), service)
+			if err == nil && seen != from.Addr {
+				err = fmt.Errorf("seen as %s, want %s", seen, from.Addr)
+			}
+			if err != nil {
+				return fmt.Errorf("%s to the service of %s: %w", from.Name, backend.Name, err)
+			}
+			return nil
+		})
 	}
 }
 

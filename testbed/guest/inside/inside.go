@@ -50,8 +50,8 @@ const (
 )
 
 // Main runs a scenario with the config that the image has; say prints a line of
-// progress. The same program, called with other words, holds namespaces and
-// fetches pages for it.
+// progress. The same program, called with other words, holds namespaces,
+// fetches pages, tells callers who they are, and asks that, for it.
 func Main(scenario func(c *Config, say func(format string, args ...any)) error) {
 	err := func() error {
 		switch {
@@ -59,6 +59,10 @@ func Main(scenario func(c *Config, say func(format string, args ...any)) error) 
 			return hold(os.Args[2:])
 		case len(os.Args) == 3 && os.Args[1] == "get":
 			return get(os.Args[2])
+		case len(os.Args) == 3 && os.Args[1] == "tell":
+			return tellCallers(os.Args[2])
+		case len(os.Args) == 3 && os.Args[1] == "ask":
+			return ask(os.Args[2])
 		case len(os.Args) > 1:
 			return errors.New("it takes no arguments")
 		}

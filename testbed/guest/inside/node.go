@@ -30,6 +30,10 @@ type Node struct {
 	agent   *exec.Cmd // nil: does not run
 	said    lockedBuffer
 	flannel *exec.Cmd
+
+	proxy     *exec.Cmd // nil: none
+	proxySaid lockedBuffer
+	answering []*exec.Cmd
 }
 
 // hold keeps namespaces that it was started in until it is killed. A node's are
@@ -243,7 +247,7 @@ func (n *Node) Log() string {
 }
 
 func (n *Node) End() {
-	for _, p := range []*exec.Cmd{n.agent, n.flannel, n.inPod, n.holder} {
+	for _, p := range append(n.answering, n.proxy, n.agent, n.flannel, n.inPod, n.holder) {
 		if p != nil && p.Process != nil {
 			_ = p.Process.Kill()
 		}
