@@ -91,7 +91,9 @@ func TestImage(t *testing.T) {
 		t.Errorf("the image holds %q, want %q", files, want)
 	}
 
-	inside := func(args ...string) string { return run(append([]string{"unshare", "--net", "chroot", mount}, args...)...) }
+	inside := func(args ...string) string {
+		return run(append([]string{"unshare", "--net", "chroot", mount}, args...)...)
+	}
 	if got := inside("/usr/bin/kg", "--version"); got != version {
 		t.Errorf("kg --version says %q, want %q", got, version)
 	}
