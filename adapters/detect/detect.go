@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/kilo-overlay/kilo/adapters/cilium"
 	"github.com/kilo-overlay/kilo/adapters/flannel"
 	"github.com/kilo-overlay/kilo/core/adapter"
 )
@@ -14,16 +15,14 @@ import (
 // Auto is the word for finding out which CNI the node runs.
 const Auto = "auto"
 
-// DefaultCiliumSocket is where Cilium's agent answers.
-const DefaultCiliumSocket = "/var/run/cilium/cilium.sock"
-
 // Options says where to look.
 type Options struct {
 	// Flannel is handed to the Flannel adapter; its SubnetFile and
 	// NodeAnnotations also tell whether Flannel runs.
 	Flannel flannel.Options
-	// CiliumSocket is where Cilium's agent answers; "": DefaultCiliumSocket.
-	CiliumSocket string
+	// Cilium is handed to the Cilium adapter; its Socket also tells whether
+	// Cilium runs.
+	Cilium cilium.Options
 }
 
 // Adapter returns the adapter of that name: "flannel", "cilium", or for "auto"
@@ -36,8 +35,8 @@ func Adapter(ctx context.Context, name string, o Options) (adapter.Adapter, erro
 	switch name {
 	case flannel.Name:
 		return flannel.New(o.Flannel), nil
-	case "cilium":
-		return nil, noCilium()
+	case cilium.Name:
+		return cilium.New(o.Cilium), nil
 	case Auto:
 		return find(ctx, o)
 	}
@@ -47,16 +46,19 @@ func Adapter(ctx context.Context, name string, o Options) (adapter.Adapter, erro
 // find looks for the CNI that runs. Only what does not outlive a reboot counts,
 // files below /run. Annotations stay on a Node for ever, whatever CNI
 // came later, so Flannel's alone say what to wait for, and no more.
+//
+// Cilium may be chained behind a CNI that does the routing, Flannel say; only
+// its agent knows.
 func find(ctx context.Context, o Options) (adapter.Adapter, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	subnetFile, socket := o.Flannel.SubnetFile, o.CiliumSocket
+	subnetFile, socket := o.Flannel.SubnetFile, o.Cilium.Socket
 	if subnetFile == "" {
 		subnetFile = flannel.DefaultSubnetFile
 	}
 	if socket == "" {
-		socket = DefaultCiliumSocket
+		socket = cilium.DefaultSocket
 	}
 	hasFlannel, err := exists(subnetFile)
 	if err != nil {
@@ -66,28 +68,35 @@ func find(ctx context.Context, o Options) (adapter.Adapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case hasFlannel && hasCilium:
-		return nil, fmt.Errorf("both flannel (%s) and cilium (%s) have left their mark on this node: remove the file of the one that is gone, or name the one that serves with --adapter",
+	if !hasCilium {
+		switch {
+		case hasFlannel:
+			return flannel.New(o.Flannel), nil
+		case annotated(o):
+			return nil, fmt.Errorf("this Node is annotated by flannel, but flannel is not up on it yet: waiting for %s", subnetFile)
+		}
+		return nil, fmt.Errorf("no CNI found yet: neither flannel (%s, Node annotations flannel.alpha.coreos.com/*) nor cilium (%s); waiting for one, --adapter names one",
 			subnetFile, socket)
-	case hasFlannel:
+	}
+	chained, err := cilium.Chaining(ctx, socket)
+	switch {
+	case err != nil && hasFlannel:
+		return nil, fmt.Errorf("both flannel (%s) and cilium have left their mark on this node, and cilium does not say which of the two routes: waiting for it, --adapter names one: %w", subnetFile, err)
+	case err != nil:
+		return nil, err
+	case chained != "" && hasFlannel:
 		return flannel.New(o.Flannel), nil
-	case hasCilium:
-		return nil, noCilium()
+	case chained != "":
+		return nil, fmt.Errorf("cilium is chained (%s) behind another CNI on this node, and does not route; waiting for flannel (%s), the one that is served so", chained, subnetFile)
+	case hasFlannel:
+		return nil, fmt.Errorf("both flannel (%s) and cilium (%s) run on this node, and cilium says that it is not chained: remove the file of the one that is gone, or name the one that routes with --adapter",
+			subnetFile, socket)
 	}
-	if annotated(o) {
-		return nil, fmt.Errorf("this Node is annotated by flannel, but flannel is not up on it yet: waiting for %s", subnetFile)
-	}
-	return nil, fmt.Errorf("no CNI found yet: neither flannel (%s, Node annotations flannel.alpha.coreos.com/*) nor cilium (%s); waiting for one, --adapter names one",
-		subnetFile, socket)
+	return cilium.New(o.Cilium), nil
 }
 
 func annotated(o Options) bool {
 	return o.Flannel.NodeAnnotations != nil && flannel.Managed(o.Flannel.NodeAnnotations())
-}
-
-func noCilium() error {
-	return &adapter.Unsupported{What: "cilium", Do: "this version has no adapter for it yet; it serves flannel"}
 }
 
 // exists tells whether there is a file. Not being allowed to look is an error,

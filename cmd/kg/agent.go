@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/kilo-overlay/kilo/adapters/cilium"
 	"github.com/kilo-overlay/kilo/adapters/detect"
 	"github.com/kilo-overlay/kilo/adapters/flannel"
 	"github.com/kilo-overlay/kilo/core/adapter"
@@ -71,10 +73,21 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 	})
 
 	// The host CNI's side. Which one it is may show only later.
-	cni := detect.Options{Flannel: flannel.Options{
-		Kernel: k, Node: o.hostname, NodeAnnotations: kubernetes.Annotations,
-		SubnetFile: o.flannelSubnetFile, NetConfFiles: o.netConfFiles(),
-	}}
+	nodes, err := dynamic.NewForConfig(api)
+	if err != nil {
+		return err
+	}
+	cni := detect.Options{
+		Flannel: flannel.Options{
+			Kernel: k, Node: o.hostname, NodeAnnotations: kubernetes.Annotations,
+			SubnetFile: o.flannelSubnetFile, NetConfFiles: o.netConfFiles(),
+		},
+		Cilium: cilium.Options{
+			Node: o.hostname, Nodes: nodes, Known: func() []netip.Prefix { return published(kubernetes, o.hostname) },
+			Interface: o.iface, Port: uint16(o.port), WireGuardSubnets: o.subnets.prefixes,
+			Encapsulation: cilium.Encapsulation(o.encapsulate.value),
+		},
+	}
 
 	// The agent joins the three until it is told to end.
 	return agent.New(agent.Config{
@@ -87,6 +100,15 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 		CleanUp: o.cleanUp, CleanUpInterface: o.cleanUpInterface,
 		Version: version(), Log: log,
 	}).Run(ctx)
+}
+
+// published are the pod prefixes that the Node last said it has.
+func published(c *cluster.Cluster, name string) []netip.Prefix {
+	s, _, _ := c.Snapshot()
+	if n := s.Node(name); n != nil && n.Spoken {
+		return n.PodPrefixes
+	}
+	return nil
 }
 
 // settings are the flags that concern the node itself.
@@ -115,7 +137,7 @@ func (o *options) warnOfIgnored(log *slog.Logger) {
 		log.Warn("--cni-path is ignored: an add-on writes no CNI configuration", "value", o.cniPath)
 	}
 	if o.encapsulate.value != "always" {
-		log.Warn("--encapsulate has no effect on Flannel, whose own backend decides", "value", o.encapsulate.value)
+		log.Info("--encapsulate has an effect on Cilium alone; Flannel's own backend decides", "value", o.encapsulate.value)
 	}
 }
 

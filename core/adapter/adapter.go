@@ -55,7 +55,8 @@ type Facts struct {
 	// so that only node addresses cross between locations.
 	NodesOnly bool
 	// Unnumbered asks for a WireGuard link without any address, because the
-	// CNI would take a numbered one for one of its own devices.
+	// CNI would take a numbered one for one of its own devices. The node's IPv4
+	// WireGuard address then stands on the loopback link.
 	Unnumbered bool
 	// Device is the interface through which pods of other nodes of the
 	// location are reached ("flannel.1", "eth0"); "" while unknown.
@@ -112,6 +113,14 @@ type View struct {
 	Remote []Remote
 	// Interface is the WireGuard link's name.
 	Interface string
+	// LAN is the interface that has Self's internal address; zero: none has.
+	LAN LAN
+}
+
+// LAN is the interface by which a node reaches the other nodes of its location.
+type LAN struct {
+	Device string
+	MTU    int // bytes
 }
 
 // Remote is one prefix of another location.

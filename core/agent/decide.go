@@ -109,6 +109,7 @@ func (c *Config) decide(w *world, m memory) decision {
 	d.wanted, d.report = plan.Plan(w.snapshot, plan.Facts{
 		Self: c.Node, Interface: c.Interface, Port: c.Port, Key: c.Key, TunnelMTU: d.mtu,
 		Connected: connected(w.host, c.Interface, w.facts.ExcludeInterfaces),
+		LAN:       lan(w.host, me),
 		Adapter:   w.facts, AdapterKnown: w.factsKnown,
 		Live: d.memory.locations(), Direct: d.memory.nodes(),
 		PathMTU: d.memory.paths, TagForwarded: c.AcceptForwarded,
@@ -405,6 +406,22 @@ func connected(h model.Host, iface string, cni []string) []netip.Prefix {
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
+}
+
+// lan is the interface that has the node's internal address, IPv4 before IPv6;
+// zero where none has it.
+func lan(h model.Host, me *model.Node) adapter.LAN {
+	if me == nil {
+		return adapter.LAN{}
+	}
+	for _, internal := range me.InternalIPs {
+		for i := range h.Interfaces {
+			if l := &h.Interfaces[i]; l.Up && holds(l, internal.Addr()) {
+				return adapter.LAN{Device: l.Name, MTU: l.MTU}
+			}
+		}
+	}
+	return adapter.LAN{}
 }
 
 // soonest returns the shorter of two waits, where 0 is none.

@@ -55,6 +55,8 @@ func Permissions() []Permission {
 		{Verb: "patch", Group: api.Group, Resource: api.Resource + "/status", Optional: true},
 		{Verb: "list", Resource: "secrets", Name: api.DefaultSecret, Namespace: DefaultNamespace, Optional: true},
 		{Verb: "watch", Resource: "secrets", Name: api.DefaultSecret, Namespace: DefaultNamespace, Optional: true},
+		{Verb: "get", Group: "cilium.io", Resource: "ciliumnodes", Optional: true},
+		{Verb: "watch", Group: "cilium.io", Resource: "ciliumnodes", Optional: true},
 		{Verb: "list", Group: "networking.k8s.io", Resource: "servicecidrs", Optional: true},
 		{Verb: "watch", Group: "networking.k8s.io", Resource: "servicecidrs", Optional: true},
 	}

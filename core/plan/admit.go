@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kilo-overlay/kilo/core/adapter"
+	"github.com/kilo-overlay/kilo/core/model"
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
@@ -15,7 +16,7 @@ import (
 // The routes returned may be the very slice that the adapter gave.
 func Admit(v adapter.View, a adapter.Additions) (links []state.Link, routes []state.Route, refused []error) {
 	for _, l := range a.Links {
-		if err := admitLink(l); err != nil {
+		if err := admitLink(&v, &l); err != nil {
 			refused = append(refused, err)
 			continue
 		}
@@ -44,11 +45,34 @@ func refusal(r *state.Route, why string) error {
 	return fmt.Errorf("route to %s in table %d: %s", r.Dst, r.Table, why)
 }
 
-func admitLink(l state.Link) error {
-	if l.Kind != state.VXLAN || l.Name != state.VXLANLink || l.VXLAN == nil {
-		return fmt.Errorf("link %s of kind %s: only a VXLAN link named %s may be added", l.Name, l.Kind, state.VXLANLink)
+// admitLink lets the encapsulation link pass: without an address, over the
+// interface that leads to the location, and to nodes of the location only.
+func admitLink(v *adapter.View, l *state.Link) error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("link %s of kind %s: %s", l.Name, l.Kind, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case l.Kind != state.VXLAN || l.Name != state.VXLANLink || l.VXLAN == nil || l.Tunnel != nil:
+		return refuse("only a VXLAN link named %s may be added", state.VXLANLink)
+	case len(l.Addresses) > 0:
+		return refuse("it may have no address, and %s is one", l.Addresses[0])
+	case l.VXLAN.Device != v.LAN.Device || l.VXLAN.Device == "":
+		return refuse("it stands on %q, and the location is reached through %q", l.VXLAN.Device, v.LAN.Device)
+	case !hasAddress(&v.Self, l.VXLAN.Local):
+		return refuse("%s, from which it sends, is no internal address of this node", l.VXLAN.Local)
+	}
+	for i := range l.VXLAN.Remotes {
+		r := &l.VXLAN.Remotes[i]
+		isNode := func(n model.Node) bool { return hasAddress(&n, r.Outer) && hasAddress(&n, r.Inner) }
+		if !slices.ContainsFunc(v.Members, isNode) {
+			return refuse("remote %s at %s is no node of the own location", r.Inner, r.Outer)
+		}
 	}
 	return nil
+}
+
+func hasAddress(n *model.Node, a netip.Addr) bool {
+	return a.IsValid() && n.InternalIP(a.Is4()) == a
 }
 
 // door admits routes one by one. Thousands come, by few next hops and most
@@ -56,7 +80,7 @@ func admitLink(l state.Link) error {
 type door struct {
 	*adapter.View
 	led   []bool                // by index of Remote: there is a route to it
-	back  map[netip.Prefix]bool // by address of a member: there is a route to it
+	back  map[netip.Prefix]bool // by address or pods of a member: there is a route to it
 	next  int                   // index of Remote that is most likely asked for next
 	loops map[netip.Addr]string // by next hop: the prefix that makes it a loop, or ""
 }
@@ -66,6 +90,12 @@ func newDoor(v *adapter.View) *door {
 	for i := range v.Members {
 		for _, a := range v.Members[i].InternalIPs {
 			d.back[single(a.Addr())] = false
+		}
+		if v.Members[i].NodesOnly {
+			continue // its pods never come out of the tunnel as themselves
+		}
+		for _, p := range v.Members[i].PodPrefixes {
+			d.back[p.Masked()] = false
 		}
 	}
 	return d

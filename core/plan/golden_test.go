@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kilo-overlay/kilo/adapters/cilium"
 	"github.com/kilo-overlay/kilo/adapters/flannel"
 	"github.com/kilo-overlay/kilo/core/adapter"
 	"github.com/kilo-overlay/kilo/core/model"
@@ -64,7 +65,7 @@ func TestGolden(t *testing.T) {
 func runCase(t *testing.T, input string) string {
 	t.Helper()
 	c := parseCase(t, input)
-	st, report := plan.Plan(c.snapshot, c.facts, flannel.New(flannel.Options{}))
+	st, report := plan.Plan(c.snapshot, c.facts, c.adapter)
 	st.Normalize()
 	var b strings.Builder
 	fmt.Fprintf(&b, "role %s\n", report.Role)
@@ -107,12 +108,14 @@ func filterLines(s string, show []string) string {
 type goldenCase struct {
 	snapshot model.Snapshot
 	facts    plan.Facts
+	adapter  adapter.Adapter
 	show     []string
 }
 
 func parseCase(t *testing.T, input string) goldenCase {
 	t.Helper()
 	c := goldenCase{
+		adapter:  flannel.New(flannel.Options{}),
 		snapshot: model.Snapshot{WireGuardSubnets: prefixes("10.4.0.0/16")},
 		facts: plan.Facts{Interface: "kilo0", Port: 51820, TunnelMTU: 1420, AdapterKnown: true, Live: map[string]bool{}, Direct: map[string]bool{}, PathMTU: map[string]int{},
 			Adapter: adapter.Facts{CNI: "flannel", Mode: "vxlan", ClusterPrefixes: prefixes("10.244.0.0/16")}},
@@ -147,6 +150,15 @@ func parseCase(t *testing.T, input string) goldenCase {
 			c.facts.PathMTU[f[1]] = n
 		case "tagged":
 			c.facts.TagForwarded = true
+		case "cilium": // tunnel|native ENCAPSULATION
+			c.adapter = cilium.New(cilium.Options{Encapsulation: cilium.Encapsulation(f[2])})
+			c.facts.Adapter = ciliumFacts(f[1] == "tunnel")
+			c.facts.LAN = adapter.LAN{Device: "eth0", MTU: 1500}
+			if f[1] == "tunnel" {
+				for i := range c.snapshot.Nodes {
+					c.snapshot.Nodes[i].NodesOnly = true
+				}
+			}
 		case "unnumbered":
 			c.facts.Adapter.Unnumbered = true
 		case "silent":

@@ -50,9 +50,13 @@ func (p *planner) adviseMTU() {
 	if set := p.facts.Adapter.PodMTUSetting; set.Where != "" {
 		do = fmt.Sprintf("set %s to %d; pods get it when they are made anew", set.Where, best+set.Add)
 	}
+	what := "TCP is made to fit; anything else that is larger is refused and has to be sent again"
+	if p.facts.Adapter.NodesOnly {
+		what = fmt.Sprintf("Inside the CNI's own tunnel, which adds %d, larger packets, TCP's too, travel in two pieces, at a fraction of the throughput", p.facts.Adapter.PodOverhead)
+	}
 	// Not which way is the narrowest: that changes while nodes come and go, and
 	// the advice does not.
 	p.note("PodMTU", "node/"+p.self.Name,
-		"pods get an MTU of %d bytes, and the narrowest way to other locations carries %d. TCP is made to fit; anything else that is larger is refused and has to be sent again. The best MTU for pods here is %d: %s",
-		p.facts.Adapter.PodMTU, narrowest.MTU, best, do)
+		"pods get an MTU of %d bytes, and the narrowest way to other locations carries %d. %s. The best MTU for pods here is %d: %s",
+		p.facts.Adapter.PodMTU, narrowest.MTU, what, best, do)
 }

@@ -27,7 +27,9 @@ type Facts struct {
 	// Connected are the networks of this node's own interfaces, those of the
 	// host CNI and of the mesh left out: own ground, whatever others announce.
 	Connected []netip.Prefix
-	Adapter   adapter.Facts
+	// LAN is the interface that has the node's internal address.
+	LAN     adapter.LAN
+	Adapter adapter.Facts
 	// AdapterKnown tells that Adapter was discovered; without it the node
 	// keeps other locations' traffic in, and carries none.
 	AdapterKnown bool
@@ -263,13 +265,20 @@ func (p *planner) link() {
 		MTU:    p.facts.TunnelMTU,
 		Tunnel: &state.Tunnel{Key: p.facts.Key, Port: p.facts.Port, Mark: state.Mark},
 	}
-	if !p.facts.Adapter.Unnumbered {
-		for _, a := range p.self.WireGuardIPs {
-			// A single address: a wider one would bring a route into main.
+	loopback := state.Link{Name: state.LoopbackLink, Kind: state.Loopback}
+	for _, a := range p.self.WireGuardIPs {
+		// A single address: a wider one would bring a route into main.
+		switch {
+		case !p.facts.Adapter.Unnumbered:
 			l.Addresses = append(l.Addresses, single(a))
+		case a.Is4():
+			loopback.Addresses = append(loopback.Addresses, single(a))
 		}
 	}
 	p.state.Links = append(p.state.Links, l)
+	if len(loopback.Addresses) > 0 {
+		p.state.Links = append(p.state.Links, loopback)
+	}
 }
 
 // peers are the other locations' gateways, the nodes that this one has a link

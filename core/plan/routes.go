@@ -24,10 +24,16 @@ func (p *planner) tunnelRoute(r *remote) (route state.Route, ok bool) {
 		Table: state.TableOverlay, Dst: r.prefix, Type: state.Unicast,
 		Device: p.facts.Interface, Source: source, MTU: r.mtu,
 	}
-	if p.facts.Adapter.Unnumbered && r.hop != nil {
+	if p.facts.Adapter.Unnumbered {
 		// Named by its next hop, a route is not taken for a device's own
-		// network and copied into main by the CNI.
-		if via := r.hop.WireGuardIP(v4); via.IsValid() {
+		// network and copied into main by the CNI. Which peer a packet goes to
+		// its destination decides, so a Peer, which has no address of its own,
+		// is named by what it has.
+		via := r.prefix.Addr()
+		if r.hop != nil {
+			via = r.hop.WireGuardIP(v4)
+		}
+		if via.IsValid() && !via.IsUnspecified() {
 			route.Via, route.OnLink = via, true
 		}
 	}
@@ -38,7 +44,7 @@ func (p *planner) tunnelRoute(r *remote) (route state.Route, ok bool) {
 // address. One that has none at all speaks from its WireGuard address, as far as
 // others reach it there.
 func (p *planner) source(v4 bool) netip.Addr {
-	if len(p.self.InternalIPs) == 0 && (p.serving || meshesItself(p.self)) && !p.facts.Adapter.Unnumbered {
+	if len(p.self.InternalIPs) == 0 && (p.serving || meshesItself(p.self)) && (v4 || !p.facts.Adapter.Unnumbered) {
 		return p.self.WireGuardIP(v4)
 	}
 	return p.self.InternalIP(v4)
@@ -68,7 +74,7 @@ func (p *planner) inject(a adapter.Adapter) {
 }
 
 func (p *planner) view() adapter.View {
-	v := adapter.View{Self: *p.self, Serving: p.serving, Gateway: p.gateway, Interface: p.facts.Interface}
+	v := adapter.View{Self: *p.self, Serving: p.serving, Gateway: p.gateway, Interface: p.facts.Interface, LAN: p.facts.LAN}
 	for _, n := range p.locations[p.own].Nodes {
 		// A member with a link of its own has no need of another way.
 		if n != p.self && n.Spoken && !p.links.live(n) {
