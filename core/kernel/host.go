@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // Host tells what this node's kernel says about the node itself. Addresses
 // that are about to vanish or not usable yet (temporary, deprecated,
-// tentative ones of IPv6) are left out.
+// tentative ones of IPv6), and ours on the loopback link, are left out.
 func (k *Kernel) Host(context.Context) (model.Host, error) {
 	links, err := dump(netlink.LinkList)
 	if err != nil {
@@ -40,6 +41,9 @@ func (k *Kernel) Host(context.Context) (model.Host, error) {
 	}
 	slices.SortFunc(h.Interfaces, func(a, b model.Interface) int { return cmp.Compare(a.Index, b.Index) })
 	for _, a := range addrs {
+		if a.Label == state.LoopbackLabel {
+			continue // where the mesh is, not where the node is
+		}
 		// In IPv4 the bit for temporary means secondary.
 		if a.IP.To4() == nil && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 			continue

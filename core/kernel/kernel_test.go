@@ -422,6 +422,13 @@ func TestLoopbackAddress(t *testing.T) {
 			t.Errorf("table main has %q", got)
 		}
 		nstest.Sh(t, "ping -c1 -W2 -I 10.4.0.1 10.4.0.1")
+		h, err := f.Host(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(h); strings.Contains(text, "10.4.0.1") || !strings.Contains(text, "127.0.0.1") {
+			t.Errorf("the node is said to be at %s", text)
+		}
 	}, append(tools, "ping")...)
 }
 

@@ -1,0 +1,171 @@
+package scenario
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// The mesh on Cilium, in each of its modes, with strict rp_filter everywhere and
+// one location behind NAT: everybody reaches everybody, policies know pods of
+// other locations, and neither our agents' restart nor Cilium's costs a packet or
+// changes what is there.
+func TestCilium(t *testing.T) {
+	modes := ciliumModes()
+	if !everything() {
+		modes = modes[:2]
+	}
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			spec := lab.Default()
+			spec.Sidecar = true // what carries packets outlives the agent, as the kernel's device does
+			mode.set(&spec)
+			l := up(t, spec)
+			t.Logf("whole after %s", whole(t, l, time.Minute).Round(10*time.Millisecond))
+			reachAll(t, l, 42, 56)
+			if spec.Cilium.Mode == lab.CiliumNative {
+				sourcesAreTrue(t, l)
+			}
+			ciliumAdoptsNothing(t, l)
+			policyAcross(t, l)
+			agentsRestart(t, l.Pod("a3"), l.Pod("b2"), l.Machine("a1"), l.Machine("a3"), l.Machine("b1"))
+			ciliumRestarts(t, l.Machine("a1"), l.Pod("a3"), l.Pod("b2"))
+			ciliumAdoptsNothing(t, l)
+			reachAll(t, l, 42, 56)
+		})
+	}
+}
+
+// A location of two subnets in a cloud, whose network drops what is not from and
+// to its machines' own addresses: what kilo-vxlan is for.
+func TestCiliumInACloud(t *testing.T) {
+	spec := lab.Default()
+	spec.CNI = lab.CNICilium
+	a := &spec.Locations[0]
+	a.Cloud, a.Subnets = true, append(slices.Clone(a.Subnets), netip.MustParsePrefix("10.1.1.0/24"))
+	a.Nodes[2].Subnet = 1 // a3; its gateway is a1
+	l := up(t, spec)
+	whole(t, l, time.Minute)
+	reachAll(t, l, 42, 56)
+	if !everything() {
+		return
+	}
+	// The control: without it the same network lets nothing pass.
+	for _, n := range l.Agents() {
+		if n.Location == "a" {
+			ok(t, n.RestartAgent(t.Context(), "--encapsulate=crosssubnet"))
+		}
+	}
+	eventually(t, 20*time.Second, func() error {
+		if err := l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr); err != nil {
+			return err // another subnet: encapsulated still
+		}
+		if l.Pod("a2").Ping(t.Context(), l.Pod("b2").Addr) == nil {
+			return fmt.Errorf("a2, in its gateway's subnet, reaches other locations through a network that drops their addresses")
+		}
+		return nil
+	})
+}
+
+// --encapsulate=never and crosssubnet on a network that carries any address, with
+// each way of filtering by reverse path.
+func TestCiliumWithoutEncapsulation(t *testing.T) {
+	if !everything() {
+		t.Skip("only on request: make test-all, or KILO_TEST_ALL=1")
+	}
+	for _, c := range []struct {
+		encapsulate string
+		filter      lab.RPFilter
+		mode        lab.CiliumMode
+	}{
+		{"never", lab.RPFilterStrict, lab.CiliumTunnel},
+		{"never", lab.RPFilterOff, lab.CiliumNative},
+		{"crosssubnet", lab.RPFilterLoose, lab.CiliumNative},
+		{"always", lab.RPFilterOff, lab.CiliumTunnel},
+		{"always", lab.RPFilterLoose, lab.CiliumNative},
+	} {
+		t.Run(fmt.Sprintf("%s-%s-%s", c.encapsulate, c.filter, c.mode), func(t *testing.T) {
+			spec := lab.Default()
+			spec.CNI, spec.Cilium.Mode, spec.RPFilter = lab.CNICilium, c.mode, c.filter
+			spec.AgentFlags = []string{"--encapsulate=" + c.encapsulate}
+			l := up(t, spec)
+			whole(t, l, time.Minute)
+			reachAll(t, l, 42, 56)
+			has := must(l.Machine("a3").Shell(t.Context(), "ip -o link show dev kilo-vxlan 2>/dev/null || true"))(t) != ""
+			if has != (c.encapsulate == "always") {
+				t.Errorf("a3 has a kilo-vxlan: %t", has)
+			}
+		})
+	}
+}
+
+// ciliumAdoptsNothing looks whether Cilium took a link of the mesh for one of its
+// devices, or a route of it into main, and whether kilo0 has an address.
+func ciliumAdoptsNothing(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	for _, n := range l.Nodes() {
+		if l.Spec.CNI == lab.CNIChained {
+			continue // Flannel's rules hold there
+		}
+		if config := must(n.CiliumGet(t.Context(), "config"))(t); strings.Contains(config, `"kilo`) {
+			t.Errorf("%s: Cilium's configuration knows links of the mesh: %s", n.Name, config)
+		}
+		if routes := must(n.Shell(t.Context(), "ip route show table main; ip -6 route show table main"))(t); strings.Contains(routes, "kilo") {
+			t.Errorf("%s: main has routes of the mesh:\n%s", n.Name, routes)
+		}
+		if addresses := must(n.Shell(t.Context(), "ip -o addr show dev kilo0; ip -o addr show dev kilo-vxlan 2>/dev/null || true"))(t); addresses != "" {
+			t.Errorf("%s: links of the mesh have addresses:\n%s", n.Name, addresses)
+		}
+	}
+}
+
+// policyAcross lets one pod of another location reach a pod, by its label, and no
+// other.
+func policyAcross(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	to, friend, stranger := l.Pod("b2"), l.Pod("a3"), l.Pod("c2")
+	apply(t, l, `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-a3, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: pod-b2}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: pod-a3}}}]
+`)
+	eventually(t, 20*time.Second, func() error {
+		if stranger.Ping(t.Context(), to.Addr) == nil {
+			return fmt.Errorf("%s reaches %s against the policy", stranger.Name, to.Name)
+		}
+		return nil
+	})
+	ok(t, friend.Ping(t.Context(), to.Addr))
+	must(l.Kubectl(t.Context(), "delete", "networkpolicy", "only-a3"))(t)
+	eventually(t, 20*time.Second, func() error { return stranger.Ping(t.Context(), to.Addr) })
+}
+
+// agentsRestart restarts agents of ours while one pod pings another.
+func agentsRestart(t *testing.T, from, to *lab.Pod, nodes ...*lab.Machine) {
+	t.Helper()
+	for _, n := range nodes {
+		before := must(n.NetState(t.Context()))(t)
+		pings := must(from.StartPing(t.Context(), to.Addr, 20*time.Millisecond))(t)
+		ok(t, n.RestartAgent(t.Context()))
+		ok(t, n.WaitForAgent(t.Context(), 30*time.Second))
+		if stats := must(pings.Stop(t.Context()))(t); stats.Lost() > 0 {
+			t.Errorf("%s → %s, while the agent of %s restarts: %s", from.Name, to.Name, n.Name, stats)
+		}
+		eventually(t, 10*time.Second, func() error {
+			after, err := n.NetState(t.Context())
+			if diff := before.Diff(after); err == nil && diff != "" {
+				err = fmt.Errorf("%s, before the restart of its agent and after:\n%s", n.Name, diff)
+			}
+			return err
+		})
+	}
+}
