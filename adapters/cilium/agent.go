@@ -59,6 +59,10 @@ func (a *agent) ask(ctx context.Context) (*answers, error) {
 	if health.Payload == nil || config.Payload == nil || config.Payload.Status == nil {
 		return nil, fmt.Errorf("Cilium's agent at %s gave an empty answer", a.socket)
 	}
+	// While it starts, or cannot do its work, most of what it says is missing.
+	if s := health.Payload.Cilium; health.Payload.Routing == nil && s != nil && s.State != models.StatusStateOk {
+		return nil, fmt.Errorf("Cilium's agent at %s is not ready yet: it says %s (%s)", a.socket, s.State, s.Msg)
+	}
 	return &answers{health: health.Payload, config: config.Payload.Status}, nil
 }
 

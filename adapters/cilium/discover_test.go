@@ -223,6 +223,18 @@ func TestDiscoverWhileCiliumRestarts(t *testing.T) {
 	if _, err := a.Discover(t.Context()); err == nil || !strings.Contains(err.Error(), o.Socket) {
 		t.Errorf("while it is down: %v", err)
 	}
+	starting := read(t, "native", func(s *said) {
+		for name := range s.health {
+			delete(s.health, name)
+		}
+		s.health["cilium"] = map[string]any{"state": "Warning", "msg": "Not all probes executed at least once"}
+	})
+	stop = starting.serve(t, o.Socket)
+	var unsupported *adapter.Unsupported
+	if _, err := a.Discover(t.Context()); err == nil || errors.As(err, &unsupported) || !strings.Contains(err.Error(), "not ready") {
+		t.Errorf("while it starts: %v", err)
+	}
+	stop()
 	read(t, "native", nil).serve(t, o.Socket)
 	f, err := a.Discover(t.Context())
 	if err != nil || f.NodesOnly {
