@@ -13,8 +13,8 @@ import (
 
 // The mesh on Cilium, in each of its modes, with strict rp_filter everywhere and
 // one location behind NAT: everybody reaches everybody, policies know pods of
-// other locations, and neither our agents' restart nor Cilium's costs a packet or
-// changes what is there.
+// other locations, neither our agents' restart nor Cilium's costs a packet or
+// changes what is there, and an agent that is uninstalled leaves nothing.
 func TestCilium(t *testing.T) {
 	modes := ciliumModes()
 	if !everything() {
@@ -25,7 +25,13 @@ func TestCilium(t *testing.T) {
 			spec := lab.Default()
 			spec.Sidecar = true // what carries packets outlives the agent, as the kernel's device does
 			mode.set(&spec)
-			l := up(t, spec)
+			l := upWith(t, lab.Options{Name: labName(t), HoldAgents: true}, spec)
+			gone := []*lab.Machine{l.Machine("a3"), l.Machine("b1")} // a member, a gateway
+			before := map[string]lab.NetState{}
+			for _, n := range gone {
+				before[n.Name] = ciliumState(t, n)
+			}
+			ok(t, l.StartAgents(t.Context()))
 			t.Logf("whole after %s", whole(t, l, time.Minute).Round(10*time.Millisecond))
 			reachAll(t, l, 42, 56)
 			if spec.Cilium.Mode == lab.CiliumNative {
@@ -37,6 +43,12 @@ func TestCilium(t *testing.T) {
 			ciliumRestarts(t, l.Machine("a1"), l.Pod("a3"), l.Pod("b2"))
 			ciliumAdoptsNothing(t, l)
 			reachAll(t, l, 42, 56)
+			for _, n := range gone {
+				ok(t, n.UninstallAgent(t.Context()))
+				if diff := before[n.Name].Diff(ciliumState(t, n)); diff != "" {
+					t.Errorf("%s, before the agent came and after it went:\n%s", n.Name, diff)
+				}
+			}
 		})
 	}
 }
