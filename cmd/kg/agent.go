@@ -53,7 +53,8 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 
 	// The kernel's side: the WireGuard link, and what is ours beside it.
 	link := newLink(o, model.Key(private.PublicKey()), log)
-	k, err := kernel.New(kernel.Options{Interface: o.iface, PrivateKey: private, Ensure: link.ensureAgain, Log: log})
+	defer link.close()
+	k, err := kernel.New(kernel.Options{Interface: o.iface, PrivateKey: private, Ensure: link.missing, Log: log})
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 	return agent.New(agent.Config{
 		Node: o.hostname, Interface: o.iface, Port: uint16(o.port), Key: model.Key(private.PublicKey()),
 		MTU: int(o.mtu), Gateways: o.gateways, Settings: o.settings(),
-		Cluster: kubernetes, Kernel: k, Device: link.ensure,
+		Cluster: kubernetes, Kernel: k, Device: link.first,
 		Adapter: func(ctx context.Context) (adapter.Adapter, error) { return detect.Adapter(ctx, o.adapter.value, cni) },
 		Forward: kernel.NewForward(log), AcceptForwarded: o.iptablesForward, Dir: o.stateDir,
 		APIWrites: writes, ResyncPeriod: o.resync, Listen: netip.AddrPort(o.listen),

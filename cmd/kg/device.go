@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kilo-overlay/kilo/core/state"
 	"github.com/kilo-overlay/kilo/core/wireguard"
 )
 
@@ -18,5 +21,11 @@ func serveDevice(ctx context.Context, o *options, _, logTo io.Writer) error {
 	}
 	defer unlock()
 	log.Info("carrying packets for agents to come", "version", version(), "interface", o.iface)
-	return wireguard.Serve(ctx, wireguard.Options{Interface: o.iface, Mode: o.wireguard.value, MTU: int(o.mtu), Log: log})
+	g, ctx := errgroup.WithContext(ctx)
+	for slot := range o.gateways {
+		g.Go(func() error {
+			return wireguard.Serve(ctx, wireguard.Options{Interface: state.TunnelLink(o.iface, slot), Mode: o.wireguard.value, MTU: int(o.mtu), Log: log})
+		})
+	}
+	return g.Wait()
 }

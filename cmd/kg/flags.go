@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // options is everything a person can say to kg. A flag wins over its
@@ -229,8 +230,11 @@ func (o *options) check() error {
 	if err := validInterface(o.iface); err != nil {
 		return fmt.Errorf("--interface=%s: %w", o.iface, err)
 	}
-	if o.gateways < 1 || o.gateways > 8 {
-		return fmt.Errorf("--gateways=%d: want 1 to 8", o.gateways)
+	if last := state.TunnelLink(o.iface, state.TunnelSlots-1); validInterface(last) != nil {
+		return fmt.Errorf("--interface=%s is too long: %s, the name of a link for another gateway, needs to fit into 15 bytes too", o.iface, last)
+	}
+	if o.gateways < 1 || o.gateways > state.TunnelSlots {
+		return fmt.Errorf("--gateways=%d: want 1 to %d", o.gateways, state.TunnelSlots)
 	}
 	if o.resync < time.Second {
 		return fmt.Errorf("--resync-period=%s: want a second or more", o.resync)

@@ -69,7 +69,7 @@ func TestRefused(t *testing.T) {
 		{"listen", "1107", "address:port"},
 		{"listen", "localhost:1107", "address:port"},
 		{"listen", ":0", "address:port"},
-		{"gateways", "0", "1 to 8"},
+		{"gateways", "0", "1 to 4"},
 		{"gateways", "two", "two"},
 		{"resync-period", "10ms", "a second or more"},
 		{"interface", "a-name-that-is-too-long", "15 characters"},

@@ -14,13 +14,13 @@ import (
 	"github.com/kilo-overlay/kilo/core/wireguard"
 )
 
-// link keeps the WireGuard device: agent and kernel both ask for it where it is
-// missing, and only one of them may make it.
+// link keeps the WireGuard devices: agent and kernel both ask for them where they
+// are missing, and only one of them may make one.
 type link struct {
-	options wireguard.Options
+	options wireguard.Options // of the first
 
 	mu   sync.Mutex
-	held *wireguard.Device // nil before the first success
+	held map[string]*wireguard.Device // by interface, after the first success
 }
 
 // percentWithDevice is how much garbage there may be beside a device of our own,
@@ -30,43 +30,61 @@ type link struct {
 const percentWithDevice = 25
 
 func newLink(o *options, key model.Key, log *slog.Logger) *link {
-	return &link{options: wireguard.Options{
+	return &link{held: map[string]*wireguard.Device{}, options: wireguard.Options{
 		Interface: o.iface, Mode: o.wireguard.value, External: !o.createInterface,
 		Port: uint16(o.port), Key: key, Log: log,
 	}}
 }
 
-// ensure returns the device, making it where it is missing. The same device is
-// the same value.
-func (l *link) ensure(ctx context.Context, mtu int) (agent.Device, error) {
+// first returns the first device, making it where it is missing. The same device
+// is the same value.
+func (l *link) first(ctx context.Context, mtu int) (agent.Device, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.options.MTU = mtu
-	d, err := wireguard.Ensure(ctx, l.options)
+	d, err := l.ensure(ctx, l.options)
+	if err != nil {
+		return nil, err // not a nil Device in an interface
+	}
+	return d, nil
+}
+
+// missing makes a device that the kernel finds missing.
+func (l *link) missing(ctx context.Context, name string, port uint16) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := l.options
+	o.Interface, o.Port = name, port
+	_, err := l.ensure(ctx, o)
+	return err
+}
+
+func (l *link) ensure(ctx context.Context, o wireguard.Options) (*wireguard.Device, error) {
+	d, err := wireguard.Ensure(ctx, o)
 	if errors.Is(err, wireguard.ErrNotThere) {
-		return nil, fmt.Errorf("interface %s is %w: --create-interface=false leaves it to another process, such as \"kg wireguard\"", l.options.Interface, agent.ErrNotYet)
+		return nil, fmt.Errorf("interface %s is %w: --create-interface=false leaves it to another process, such as \"kg wireguard\"", o.Interface, agent.ErrNotYet)
 	}
 	if err != nil {
 		return nil, err
 	}
 	// For a device that this process serves, and for one that was adopted
 	// again, Ensure's answer is another value for the same thing.
-	if l.held == nil || gone(l.held) || d.Local() || d.Kind() != l.held.Kind() {
-		l.held = d
+	if held := l.held[o.Interface]; held == nil || gone(held) || d.Local() || d.Kind() != held.Kind() {
+		l.held[o.Interface] = d
 	}
 	if d.Local() && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(percentWithDevice)
 	}
-	return l.held, nil
+	return l.held[o.Interface], nil
 }
 
-// ensureAgain is ensure for the kernel, which finds a link missing.
-func (l *link) ensureAgain(ctx context.Context) error {
+// close stops the devices that this process serves.
+func (l *link) close() {
 	l.mu.Lock()
-	mtu := l.options.MTU
-	l.mu.Unlock()
-	_, err := l.ensure(ctx, mtu)
-	return err
+	defer l.mu.Unlock()
+	for _, d := range l.held {
+		d.Close()
+	}
 }
 
 func gone(d *wireguard.Device) bool {

@@ -19,6 +19,7 @@ import (
 	"github.com/kilo-overlay/kilo/core/cluster"
 	"github.com/kilo-overlay/kilo/core/identity"
 	"github.com/kilo-overlay/kilo/core/kernel"
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 const uninstallTimeout = time.Minute
@@ -52,7 +53,7 @@ func uninstall(ctx context.Context, o *options, out, logTo io.Writer) error {
 	failed := errors.Join(
 		restoreForeign(ctx, o, log, out), // needs the record that is among the files
 		removeFromKernel(ctx, o, private, log, out),
-		removeSocket(o.iface),
+		removeSockets(o.iface),
 		removeFiles(o.stateDir, o.purge, out),
 	)
 	if err := removeFromCluster(ctx, o, log, out); err != nil {
@@ -101,8 +102,16 @@ func removeFiles(dir string, purge bool, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// removeSocket removes the control socket that a userspace device left behind
-// when its process was killed. One that answers is somebody's.
+// removeSockets removes the control sockets that userspace devices left behind
+// when their process was killed. One that answers is somebody's.
+func removeSockets(first string) error {
+	var failed error
+	for _, name := range state.TunnelLinks(first) {
+		failed = errors.Join(failed, removeSocket(name))
+	}
+	return failed
+}
+
 func removeSocket(iface string) error {
 	path := filepath.Join("/var/run/wireguard", iface+".sock")
 	c, err := net.DialTimeout("unix", path, time.Second)

@@ -45,9 +45,12 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var device *wireguard.Device
-	k, err := New(Options{Interface: "kilo0", PrivateKey: private, Ensure: func(ctx context.Context) (err error) {
-		device, err = wireguard.Ensure(ctx, wireguard.Options{Interface: "kilo0", Log: slog.New(slog.DiscardHandler)})
+	var devices []*wireguard.Device
+	k, err := New(Options{Interface: "kilo0", PrivateKey: private, Ensure: func(ctx context.Context, name string, port uint16) error {
+		d, err := wireguard.Ensure(ctx, wireguard.Options{Interface: name, Port: port, Log: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			devices = append(devices, d)
+		}
 		return err
 	}})
 	if err != nil {
@@ -57,8 +60,10 @@ func newFixture(t *testing.T) *fixture {
 	t.Cleanup(func() {
 		f.empty()
 		k.Close()
-		if device != nil && device.Local() {
-			<-device.Done()
+		for _, d := range devices {
+			if d.Local() {
+				<-d.Done()
+			}
 		}
 	})
 	return f
@@ -81,7 +86,7 @@ func (f *fixture) empty() {
 		done`)
 }
 
-func (f *fixture) WireGuard() (string, model.Key) { return f.iface, f.public }
+func (f *fixture) WireGuard() (string, model.Key) { return f.tunnels[0], f.public }
 
 func (f *fixture) AddLink(name string, addresses ...netip.Prefix) {
 	f.Helper()

@@ -16,14 +16,15 @@ import (
 
 // Options say what a Kernel is for.
 type Options struct {
-	// Interface is the WireGuard link's name.
+	// Interface is the first WireGuard link's name; state.TunnelLink has the
+	// others'.
 	Interface string
-	// PrivateKey is given to the WireGuard link. It is a secret: nothing here
+	// PrivateKey is given to the WireGuard links. It is a secret: nothing here
 	// prints it.
 	PrivateKey wgtypes.Key
-	// Ensure makes the WireGuard link where SetLink finds none; nil: that is
-	// an error. core/wireguard.Ensure does it.
-	Ensure func(ctx context.Context) error
+	// Ensure makes the WireGuard link of that name where SetLink finds none;
+	// nil: that is an error. core/wireguard.Ensure does it.
+	Ensure func(ctx context.Context, name string, port uint16) error
 	// Log is where the few things go that are no error; nil: slog.Default().
 	Log *slog.Logger
 }
@@ -35,11 +36,11 @@ func (o Options) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "{Interface:%s}", 
 // apply.Kernel. Observe, Host, Peers and Watch may run while Apply does; Apply
 // is for one caller at a time.
 type Kernel struct {
-	iface  string
-	public model.Key
+	tunnels []string // names of the WireGuard links that may be ours
+	public  model.Key
 	// private hands out the key; a function does not print it.
 	private func() wgtypes.Key
-	ensure  func(ctx context.Context) error
+	ensure  func(ctx context.Context, name string, port uint16) error
 	log     *slog.Logger
 	// routes asks for routes with the kernel doing the filtering.
 	routes *netlink.Handle
@@ -61,7 +62,7 @@ func New(o Options) (*Kernel, error) {
 	// tables; the library filters again, so that is only slower.
 	_ = routes.SetStrictCheck(true)
 	return &Kernel{
-		iface:   o.Interface,
+		tunnels: state.TunnelLinks(o.Interface),
 		public:  model.Key(o.PrivateKey.PublicKey()),
 		private: func() wgtypes.Key { return o.PrivateKey },
 		ensure:  o.Ensure,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ import (
 func (k *Kernel) observeLinks(names names) ([]state.Link, error) {
 	var links []state.Link
 	var errs []error
-	for _, name := range []string{k.iface, state.VXLANLink} {
+	for _, name := range append(slices.Clone(k.tunnels), state.VXLANLink) {
 		link, err := k.ourLink(name)
 		if err != nil || link == nil {
 			if !errors.As(err, new(*foreignLink)) {
@@ -101,7 +102,7 @@ func (k *Kernel) ourLink(name string) (netlink.Link, error) {
 		if link.Attrs().Alias == state.LinkAlias || unused {
 			return link, nil
 		}
-	case name == k.iface && (kind == "wireguard" || kind == "tuntap"):
+	case slices.Contains(k.tunnels, name) && (kind == "wireguard" || kind == "tuntap"):
 		// An earlier Kilo set no alias; it is ours by its key.
 		if link.Attrs().Alias == state.LinkAlias || k.holdsOurKey(name) {
 			return link, nil
@@ -120,9 +121,9 @@ func (k *Kernel) setLink(ctx context.Context, l state.Link) error {
 		return err
 	}
 	switch {
-	case l.Kind == state.WireGuard && l.Name == k.iface && l.Tunnel != nil:
+	case l.Kind == state.WireGuard && slices.Contains(k.tunnels, l.Name) && l.Tunnel != nil:
 		if link == nil {
-			if link, err = k.makeTunnel(ctx); err != nil {
+			if link, err = k.makeTunnel(ctx, l.Name, l.Tunnel.Port); err != nil {
 				return err
 			}
 		}
@@ -131,7 +132,7 @@ func (k *Kernel) setLink(ctx context.Context, l state.Link) error {
 			return err
 		}
 	default:
-		return fmt.Errorf("no such link is ours: only %s %q and %s %q are", state.WireGuard, k.iface, state.VXLAN, state.VXLANLink)
+		return fmt.Errorf("no such link is ours: only those of kind %s named %s and %s %q are", state.WireGuard, strings.Join(k.tunnels, ", "), state.VXLAN, state.VXLANLink)
 	}
 
 	if link.Attrs().Alias != state.LinkAlias {

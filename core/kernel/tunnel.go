@@ -27,7 +27,8 @@ const aliveFor = 180 * time.Second
 
 // PeerStatus is what the WireGuard device knows of a peer's traffic.
 type PeerStatus struct {
-	Key model.Key
+	Link string // the interface's name
+	Key  model.Key
 	// Endpoint is where the peer was heard last, or where to knock; invalid: none.
 	Endpoint netip.AddrPort
 	// LastHandshake is zero when there was none.
@@ -36,19 +37,39 @@ type PeerStatus struct {
 	ReceivedBytes, SentBytes int64
 }
 
-// Peers tells how the WireGuard link's peers fare.
+// Peers tells how the WireGuard links' peers fare. Without the first link that is
+// an error; the others are there or not.
 func (k *Kernel) Peers(context.Context) ([]PeerStatus, error) {
-	d, err := device(k.iface)
-	if err != nil {
-		return nil, err
+	var peers []PeerStatus
+	err := k.eachDevice(func(d *wgtypes.Device) bool {
+		for i := range d.Peers {
+			p := &d.Peers[i]
+			peers = append(peers, PeerStatus{Link: d.Name, Key: model.Key(p.PublicKey), Endpoint: endpoint(p.Endpoint),
+				LastHandshake: p.LastHandshakeTime, ReceivedBytes: p.ReceiveBytes, SentBytes: p.TransmitBytes})
+		}
+		return true
+	})
+	return peers, err
+}
+
+// eachDevice hands the WireGuard devices that are there to f, until it returns
+// false.
+func (k *Kernel) eachDevice(f func(*wgtypes.Device) bool) error {
+	for i, name := range k.tunnels {
+		if i > 0 {
+			if link, err := k.ourLink(name); err != nil || link == nil {
+				continue
+			}
+		}
+		d, err := device(name)
+		if err != nil {
+			return err
+		}
+		if !f(d) {
+			return nil
+		}
 	}
-	peers := make([]PeerStatus, len(d.Peers))
-	for i := range d.Peers {
-		p := &d.Peers[i]
-		peers[i] = PeerStatus{Key: model.Key(p.PublicKey), Endpoint: endpoint(p.Endpoint),
-			LastHandshake: p.LastHandshakeTime, ReceivedBytes: p.ReceiveBytes, SentBytes: p.TransmitBytes}
-	}
-	return peers, nil
+	return nil
 }
 
 // withControl runs f with a fresh WireGuard client. A client knows the
@@ -143,16 +164,16 @@ func endpoint(e *net.UDPAddr) netip.AddrPort {
 }
 
 // makeTunnel has the missing WireGuard link made.
-func (k *Kernel) makeTunnel(ctx context.Context) (netlink.Link, error) {
+func (k *Kernel) makeTunnel(ctx context.Context, name string, port uint16) (netlink.Link, error) {
 	if k.ensure == nil {
-		return nil, fmt.Errorf("interface %s is not there; core/wireguard makes it", k.iface)
+		return nil, fmt.Errorf("interface %s is not there; core/wireguard makes it", name)
 	}
-	if err := k.ensure(ctx); err != nil {
+	if err := k.ensure(ctx, name, port); err != nil {
 		return nil, err
 	}
-	link, err := k.ourLink(k.iface)
+	link, err := k.ourLink(name)
 	if err == nil && link == nil {
-		err = fmt.Errorf("interface %s vanished while it was being made", k.iface)
+		err = fmt.Errorf("interface %s vanished while it was being made", name)
 	}
 	return link, err
 }
@@ -229,17 +250,23 @@ func (k *Kernel) setPeer(c state.SetPeer) error {
 // Greet has the device send a peer a keepalive, and with it a handshake where
 // there is no session: that is what turning keepalive on does.
 func (k *Kernel) Greet(_ context.Context, key model.Key) error {
-	d, err := device(k.iface)
+	var link string
+	var was time.Duration
+	err := k.eachDevice(func(d *wgtypes.Device) bool {
+		i := slices.IndexFunc(d.Peers, func(p wgtypes.Peer) bool { return model.Key(p.PublicKey) == key })
+		if i >= 0 {
+			link, was = d.Name, d.Peers[i].PersistentKeepaliveInterval
+		}
+		return i < 0
+	})
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(d.Peers, func(p wgtypes.Peer) bool { return model.Key(p.PublicKey) == key })
-	if i < 0 {
-		return fmt.Errorf("interface %s has no peer %s to greet", k.iface, key)
+	if link == "" {
+		return fmt.Errorf("no WireGuard interface has a peer %s to greet", key)
 	}
-	was := d.Peers[i].PersistentKeepaliveInterval
 	set := func(keepalive time.Duration) error {
-		return k.patch(k.iface, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, PersistentKeepaliveInterval: &keepalive})
+		return k.patch(link, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, PersistentKeepaliveInterval: &keepalive})
 	}
 	if was != 0 {
 		return errors.Join(set(0), set(was))

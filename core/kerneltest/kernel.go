@@ -72,7 +72,9 @@ func New(wireguard string, key model.Key) *Kernel {
 }
 
 // ours tells whether a link of that name is ours.
-func (k *Kernel) ours(name string) bool { return name == k.wg || name == state.VXLANLink }
+func (k *Kernel) ours(name string) bool {
+	return slices.Contains(state.TunnelLinks(k.wg), name) || name == state.VXLANLink
+}
 
 // Observe returns what is ours.
 func (k *Kernel) Observe(ctx context.Context) (state.State, error) {

@@ -82,7 +82,7 @@ func (k *Kernel) checkLink(want state.Link) error {
 	}
 	switch want.Kind {
 	case state.WireGuard:
-		if want.Name != k.wg || want.Tunnel == nil || want.VXLAN != nil {
+		if !slices.Contains(state.TunnelLinks(k.wg), want.Name) || want.Tunnel == nil || want.VXLAN != nil {
 			return fmt.Errorf("not a whole WireGuard link: %w", syscall.EINVAL)
 		}
 		if want.Tunnel.Key != k.key {

@@ -63,6 +63,7 @@ func Suite(t *testing.T, newKernel func(t *testing.T) Fixture) {
 		{"link: changed in place", testLinkChanged},
 		{"link: deleted or down, mended", testLinkMended},
 		{"link: recreated where it must be", testLinkRecreated},
+		{"link: a second tunnel", testLinkStandby},
 		{"link: somebody else's", testLinkForeign},
 		{"link: without addresses its routes stay", testLinkUnnumbered},
 		{"link: addresses on the loopback link", testLoopback},

@@ -148,6 +148,38 @@ func testLinkRecreated(s *scene) {
 	}
 }
 
+// testLinkStandby has a second WireGuard link beside the first.
+func testLinkStandby(s *scene) {
+	w := s.whole()
+	second := state.TunnelLink(s.wg, 1)
+	w.Links = append(w.Links, state.Link{Name: second, Kind: state.WireGuard, MTU: 1420, Tunnel: &state.Tunnel{
+		Key: s.key, Port: s.port + 1, Mark: state.Mark,
+		// The same prefix as a peer of the first link: each link has its own.
+		Peers: []state.Peer{s.peer("w2", "203.0.113.10:51820", 10, "10.244.9.0/24", "10.4.0.3/32")},
+	}})
+	w.Routes = append(w.Routes, state.Route{Table: state.TableOverlay, Dst: prefix("10.4.0.3/32"), Type: state.Unicast, Device: second, Source: addr("10.0.0.1")})
+	s.run(w)
+	s.rest(w)
+
+	// A way moves from one link to the other, and back.
+	moved := slices.IndexFunc(w.Routes, func(r state.Route) bool { return r.Dst == prefix("10.244.9.0/24") && r.Type == state.Unicast })
+	for _, link := range []string{second, s.wg, second} {
+		w.Routes[moved].Device = link
+		s.run(w)
+	}
+
+	s.RemoveLink(second)
+	if found := s.observe(); slices.ContainsFunc(found.Links, func(l state.Link) bool { return l.Name == second }) {
+		s.Errorf("%s was removed; found:\n%s", second, found)
+	}
+	s.run(w)
+
+	s.run(s.whole())
+	if found := s.observe(); slices.ContainsFunc(found.Links, func(l state.Link) bool { return l.Name == second }) {
+		s.Errorf("%s is not wanted any more; found:\n%s", second, found)
+	}
+}
+
 // testLinkForeign finds somebody else's link under our name.
 func testLinkForeign(s *scene) {
 	s.run(s.bare())

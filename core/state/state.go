@@ -2,6 +2,8 @@ package state
 
 import (
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kilo-overlay/kilo/core/model"
@@ -41,6 +43,9 @@ const (
 	FilterTable = "kilo"
 	// VXLANLink is the name of the encapsulation link that some adapters need.
 	VXLANLink = "kilo-vxlan"
+	// TunnelSlots is how many WireGuard links a node may have: one for each rank
+	// of gateways that other locations keep ready.
+	TunnelSlots = 4
 	// LinkAlias is the ifalias of links of ours: a name alone proves nothing.
 	LinkAlias = "kilo"
 	// LoopbackLink is where the WireGuard address stands while the WireGuard link
@@ -57,6 +62,30 @@ type State struct {
 	Rules  []Rule
 	// Filter is the table inet kilo; an empty Filter means no table.
 	Filter Filter
+}
+
+// TunnelLink is the name of the WireGuard link for a slot, counted from 0, where
+// the first one's name is first: kilo0, kilo1, … A name that does not end in a
+// number gets one behind a hyphen.
+func TunnelLink(first string, slot int) string {
+	if slot == 0 {
+		return first
+	}
+	stem := strings.TrimRight(first, "0123456789")
+	n, err := strconv.Atoi(first[len(stem):])
+	if err != nil {
+		return first + "-" + strconv.Itoa(slot)
+	}
+	return stem + strconv.Itoa(n+slot)
+}
+
+// TunnelLinks are the names of all WireGuard links that may be ours.
+func TunnelLinks(first string) []string {
+	names := make([]string, TunnelSlots)
+	for i := range names {
+		names[i] = TunnelLink(first, i)
+	}
+	return names
 }
 
 // LinkKind is the kind of a link of ours.

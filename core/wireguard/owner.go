@@ -97,18 +97,6 @@ func tunOwner(name string) string {
 	return owner.String()
 }
 
-// ownTUN returns the name of a TUN interface that this process holds, or "".
-func ownTUN() (string, error) {
-	for _, tun := range tunsOf(os.Getpid()) {
-		if _, err := netlink.LinkByName(tun); err == nil {
-			return tun, nil
-		} else if !isNotFound(err) {
-			return "", fmt.Errorf("interface %s: %w", tun, err)
-		}
-	}
-	return "", nil
-}
-
 // tunsOf lists the TUN and TAP interfaces that a process holds: the kernel
 // writes their names into the fdinfo of /dev/net/tun ("iff:").
 func tunsOf(pid int) []string {

@@ -20,8 +20,7 @@ import (
 // userspace is a wireguard-go device in this process.
 //
 // Its UDP sockets are opened by whatever thread serves the control socket, so
-// all threads of the process must be in the network namespace of its TUN, and
-// one process serves one device.
+// all threads of the process must be in the network namespace of its TUN.
 type userspace struct {
 	name   string
 	device *device.Device
@@ -33,11 +32,6 @@ type userspace struct {
 }
 
 func startUserspace(o Options) (*userspace, error) {
-	if other, err := ownTUN(); err != nil {
-		return nil, err
-	} else if other != "" {
-		return nil, fmt.Errorf("interface %s: this process serves the userspace device %s already; one process serves one", o.Interface, other)
-	}
 	t, err := tun.CreateTUN(o.Interface, o.MTU)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV):
