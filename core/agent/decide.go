@@ -118,12 +118,12 @@ func (c *Config) decide(w *world, m memory) decision {
 	d.sizes = sizeTargets(&w.snapshot, d.wanted, c.Node, d.mtu)
 	d.memory.paths = pathsTo(d.sizes, d.memory.paths)
 
-	d.memory.published = follow(w, tunnelOf(d.wanted), d.memory.published)
+	d.memory.published = follow(w, peersOf(d.wanted), d.memory.published)
 
 	c.claim(w, me, &d)
 	c.addresses(w, me, &d)
 	if me != nil {
-		d.published.Discovered = learned(&w.snapshot, tunnelOf(d.wanted), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
+		d.published.Discovered = learned(&w.snapshot, peersOf(d.wanted), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
 	}
 
 	// A node that is in no snapshot has no place in the mesh that could be
@@ -240,13 +240,15 @@ func allSpoke(l *plan.Location) bool {
 	return l == nil || !slices.ContainsFunc(l.Nodes, func(n *model.Node) bool { return n.Ready && !n.Spoken })
 }
 
-// addresses decides which WireGuard addresses the node claims or keeps.
+// addresses decides which WireGuard addresses the node claims or keeps, and its
+// place among those that can serve.
 func (c *Config) addresses(w *world, me *model.Node, d *decision) {
 	found, err := plan.Addresses(w.snapshot, c.Node, c.Gateways)
 	if err != nil {
 		d.warnings = append(d.warnings, c.warning("NoWireGuardAddress", "%v", err))
 	}
 	d.published.WireGuardIPs = found
+	d.published.Slot = plan.Slot(w.snapshot, c.Node, c.Gateways)
 }
 
 func (c *Config) warning(kind, format string, args ...any) model.Warning {
@@ -334,18 +336,22 @@ func pathsTo(targets []sizeTarget, known map[string]int) map[string]int {
 // with it.
 func linked(w *world, node string) bool {
 	n := w.snapshot.Node(node)
-	t := tunnelOf(w.observed)
-	if n == nil || t == nil {
+	if n == nil {
 		return false
 	}
-	i := slices.IndexFunc(t.Peers, func(p state.Peer) bool { return p.Key == n.Key })
-	if i < 0 {
-		return false
-	}
-	for _, r := range w.observed.Routes {
-		if r.Table == state.TableOverlay && r.Type == state.Unicast && slices.Contains(n.PodPrefixes, r.Dst) {
-			// By way of another device it goes to the gateway.
-			return r.Device == w.observed.Links[0].Name && slices.Contains(t.Peers[i].AllowedIPs, r.Dst)
+	for _, l := range w.observed.Links {
+		if l.Tunnel == nil {
+			continue
+		}
+		i := slices.IndexFunc(l.Tunnel.Peers, func(p state.Peer) bool { return p.Key == n.Key })
+		if i < 0 {
+			continue
+		}
+		for _, r := range w.observed.Routes {
+			if r.Table == state.TableOverlay && r.Type == state.Unicast && slices.Contains(n.PodPrefixes, r.Dst) {
+				// By way of another device it goes to the gateway.
+				return r.Device == l.Name && slices.Contains(l.Tunnel.Peers[i].AllowedIPs, r.Dst)
+			}
 		}
 	}
 	return false
@@ -432,11 +438,15 @@ func soonest(a, b time.Duration) time.Duration {
 	return a
 }
 
-func tunnelOf(s state.State) *state.Tunnel {
+// peersOf are the WireGuard peers of all links.
+func peersOf(s state.State) []*state.Peer {
+	var out []*state.Peer
 	for i := range s.Links {
-		if s.Links[i].Tunnel != nil {
-			return s.Links[i].Tunnel
+		if t := s.Links[i].Tunnel; t != nil {
+			for j := range t.Peers {
+				out = append(out, &t.Peers[j])
+			}
 		}
 	}
-	return nil
+	return out
 }

@@ -465,11 +465,9 @@ func (r *rig) peer(t *testing.T, name string) *state.Peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tunnel := tunnelOf(s); tunnel != nil {
-		for i := range tunnel.Peers {
-			if tunnel.Peers[i].Key == key(name) {
-				return &tunnel.Peers[i]
-			}
+	for _, peer := range peersOf(s) {
+		if peer.Key == key(name) {
+			return peer
 		}
 	}
 	return nil

@@ -12,14 +12,11 @@ import (
 // of parties that publish none themselves, as this node's device learned them
 // from packets that proved the party's key.
 //
-// tunnel is what this node's plan wants; a party that is no peer of ours any
+// peers are what this node's plan wants; a party that is no peer of ours any
 // more is forgotten. before is what the node published so far: a device that
 // was started anew has heard nobody yet, and silence is no reason to take back
 // what was learned.
-func learned(s *model.Snapshot, tunnel *state.Tunnel, heard []PeerStatus, before map[model.Key]netip.AddrPort, foreign func(netip.Addr) bool) map[model.Key]netip.AddrPort {
-	if tunnel == nil {
-		return nil
-	}
+func learned(s *model.Snapshot, peers []*state.Peer, heard []PeerStatus, before map[model.Key]netip.AddrPort, foreign func(netip.Addr) bool) map[model.Key]netip.AddrPort {
 	silent := map[model.Key]bool{}
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; n.Endpoint.IsZero() {
@@ -38,8 +35,8 @@ func learned(s *model.Snapshot, tunnel *state.Tunnel, heard []PeerStatus, before
 		}
 	}
 	var out map[model.Key]netip.AddrPort
-	for i := range tunnel.Peers {
-		k := tunnel.Peers[i].Key
+	for _, peer := range peers {
+		k := peer.Key
 		if !silent[k] {
 			continue
 		}

@@ -58,22 +58,21 @@ func (a *Agent) moved(w *world, now time.Time) {
 // published is where a peer is published to be, and was before.
 type published struct{ now, before netip.AddrPort }
 
-// follow marks the peers of t whose published endpoint is news. A live peer is
+// follow marks those peers whose published endpoint is news. A live peer is
 // left where it speaks from, but one that is where it was published to be has
 // not roamed, and goes where it is published to be now. (The address behind a
 // name may change at a router that the node itself knows nothing of.) known is
 // from the last pass; follow returns it for the next.
-func follow(w *world, t *state.Tunnel, known map[model.Key]published) map[model.Key]published {
-	if t == nil {
+func follow(w *world, peers []*state.Peer, known map[model.Key]published) map[model.Key]published {
+	if len(peers) == 0 {
 		return known
 	}
 	heard := make(map[model.Key]netip.AddrPort, len(w.heard))
 	for i := range w.heard {
 		heard[w.heard[i].Key] = w.heard[i].Endpoint
 	}
-	next := make(map[model.Key]published, len(t.Peers))
-	for i := range t.Peers {
-		p := &t.Peers[i]
+	next := make(map[model.Key]published, len(peers))
+	for _, p := range peers {
 		if !p.Endpoint.IsValid() || publishesNone(&w.snapshot, p.Key) {
 			continue
 		}

@@ -288,7 +288,7 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 	}
 
 	names, watching := map[model.Key]string{}, map[model.Key]netip.AddrPort{}
-	if t := tunnelOf(d.wanted); t != nil {
+	if peers := peersOf(d.wanted); len(peers) > 0 {
 		heard := map[model.Key]netip.AddrPort{}
 		for i := range w.heard {
 			// One at which we only knock was not heard yet: the listener is to
@@ -297,8 +297,7 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 				heard[h.Key] = h.Endpoint
 			}
 		}
-		for i := range t.Peers {
-			peer := &t.Peers[i]
+		for _, peer := range peers {
 			names[peer.Key] = peer.Name
 			if !peer.Endpoint.IsValid() || publishesNone(&w.snapshot, peer.Key) {
 				watching[peer.Key] = heard[peer.Key]

@@ -30,13 +30,13 @@ type sizeTarget struct {
 
 // sizeTargets are the nodes that the wanted state has as WireGuard peers.
 func sizeTargets(s *model.Snapshot, wanted state.State, self string, mtu int) []sizeTarget {
-	me, tunnel := s.Node(self), tunnelOf(wanted)
-	if me == nil || tunnel == nil || mtu == 0 {
+	me := s.Node(self)
+	if me == nil || mtu == 0 {
 		return nil
 	}
 	var out []sizeTarget
-	for i := range tunnel.Peers {
-		name, ok := strings.CutPrefix(tunnel.Peers[i].Name, "node/")
+	for _, peer := range peersOf(wanted) {
+		name, ok := strings.CutPrefix(peer.Name, "node/")
 		if n := s.Node(name); ok && n != nil && n.TunnelMTU > 0 {
 			for _, to := range n.WireGuardIPs {
 				if from := me.WireGuardIP(to.Is4()); from.IsValid() {

@@ -39,6 +39,7 @@ const (
 	PodPrefixes         = "kilo.squat.ai/pod-prefixes"         // comma separated
 	Epoch               = "kilo.squat.ai/epoch"                // decimal
 	Asked               = "kilo.squat.ai/asked"
+	Slot                = "kilo.squat.ai/slot"       // decimal, from 1
 	TunnelMTU           = "kilo.squat.ai/tunnel-mtu" // bytes
 	Tunnel              = "kilo.squat.ai/tunnel"     // "kernel", "userspace"; a label too
 	Silent              = "kilo.squat.ai/silent"     // names of nodes, comma separated
@@ -72,7 +73,7 @@ func Legacy() []string {
 func Outputs() []string {
 	return []string{
 		Key, Endpoint, InternalIP, WireGuardIP, Granularity, DiscoveredEndpoints,
-		MeshLocation, MirroredLocation, PodPrefixes, Epoch, Asked, TunnelMTU,
+		MeshLocation, MirroredLocation, PodPrefixes, Epoch, Asked, Slot, TunnelMTU,
 		Tunnel, NodesOnly, Silent,
 		FlagLeader, FlagForcedEndpoint, FlagKeepalive, FlagAllowedLocationIPs,
 	}

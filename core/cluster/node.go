@@ -11,6 +11,7 @@ import (
 
 	"github.com/kilo-overlay/kilo/core/api"
 	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // The kinds of warnings about what was read.
@@ -72,6 +73,7 @@ func parsePublished(r *reporter, n *corev1.Node, node *model.Node) {
 	node.Granularity = parse(r, n, api.Granularity, parseGranularity)
 	node.Epoch = parse(r, n, api.Epoch, parseEpoch)
 	node.Asked = n.Annotations[api.Asked]
+	node.Slot = parse(r, n, api.Slot, parseSlot)
 	node.Discovered = parse(r, n, api.DiscoveredEndpoints, parseDiscovered)
 	node.TunnelMTU = parse(r, n, api.TunnelMTU, parseMTU)
 	node.Tunnel = parse(r, n, api.Tunnel, parseTunnel)
@@ -231,6 +233,14 @@ func parseEpoch(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
 		return 0, wrong(s, "want a whole number")
+	}
+	return n, nil
+}
+
+func parseSlot(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > state.TunnelSlots {
+		return 0, wrong(s, fmt.Sprintf("want a number from 1 to %d", state.TunnelSlots))
 	}
 	return n, nil
 }

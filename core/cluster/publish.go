@@ -53,6 +53,9 @@ func outputs(want model.Published) map[string]string {
 	if want.Epoch != 0 {
 		out[api.Epoch] = strconv.FormatUint(want.Epoch, 10)
 	}
+	if want.Slot > 0 {
+		out[api.Slot] = strconv.Itoa(want.Slot)
+	}
 	if want.TunnelMTU > 0 {
 		out[api.TunnelMTU] = strconv.Itoa(want.TunnelMTU)
 	}

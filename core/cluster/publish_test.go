@@ -248,7 +248,7 @@ func TestPublishedIsReadBack(t *testing.T) {
 // taken off again.
 func TestOutputsAreComplete(t *testing.T) {
 	p := published()
-	p.NodesOnly, p.Silent = true, []string{"e1"}
+	p.NodesOnly, p.Silent, p.Slot = true, []string{"e1"}, 1
 	p.FromFlags = model.FromFlags{Leader: true, ForcedEndpoint: true, Keepalive: time.Second, AllowedLocationIPs: prefixes("192.0.2.0/24")}
 	n := kubeNode("w1")
 	got := slices.Sorted(maps.Keys(apply(t, n, cluster.Patch(n, p)).Annotations))

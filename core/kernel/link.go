@@ -48,6 +48,7 @@ func (k *Kernel) observeLink(link netlink.Link, names names) (state.Link, error)
 	l := state.Link{Name: attrs.Name, MTU: attrs.MTU, Down: attrs.Flags&net.FlagUp == 0}
 	var errs []error
 	var err error
+	l.Loose = reversePath(attrs.Name) == rpLoose
 	if l.Addresses, err = addresses(link); err != nil {
 		errs = append(errs, fmt.Errorf("list addresses: %w", err))
 	}
@@ -157,6 +158,15 @@ func (k *Kernel) setLink(ctx context.Context, l state.Link) error {
 	// Before the link is up: a link-local address brings a route into main.
 	if err := netlink.LinkSetIP6AddrGenMode(link, addrGenModeNone); err != nil && !noIPv6(err) {
 		return fmt.Errorf("set addrgenmode none: %w", err)
+	}
+	if l.Loose != (reversePath(l.Name) == rpLoose) {
+		value := uint32(0)
+		if l.Loose {
+			value = rpLoose
+		}
+		if err := setReversePath(link, value); err != nil {
+			return fmt.Errorf("set rp_filter %d: %w", value, err)
+		}
 	}
 	if l.Tunnel != nil {
 		if err := k.configureTunnel(link, l.Tunnel); err != nil {

@@ -52,7 +52,7 @@ func (k *Kernel) setLink(want state.Link) error {
 	if l.MTU != want.MTU {
 		k.followMTU(want.Name, l.MTU, want.MTU)
 	}
-	l.MTU, l.Down = want.MTU, false
+	l.MTU, l.Down, l.Loose = want.MTU, false, want.Loose
 	for _, a := range want.Addresses {
 		if !slices.Contains(l.Addresses, a) {
 			l.Addresses = append(l.Addresses, a)

@@ -40,7 +40,7 @@ func testRandomWalk(s *scene) {
 func Random(r *rand.Rand, wireguard string, key model.Key) state.State {
 	g := generator{r}
 	tunnel := state.Link{
-		Name: wireguard, Kind: state.WireGuard, MTU: one(g, 1420, 1380),
+		Name: wireguard, Kind: state.WireGuard, MTU: one(g, 1420, 1380), Loose: g.half(),
 		Addresses: some(g, prefix("10.4.0.1/32"), prefix("10.4.0.2/32"), prefix("fd00:4::1/128")),
 		Tunnel:    &state.Tunnel{Key: key, Port: one[uint16](g, 51820, 51821), Mark: one[uint32](g, state.Mark, 0)},
 	}

@@ -151,8 +151,9 @@ func testLinkRecreated(s *scene) {
 // testLinkStandby has a second WireGuard link beside the first.
 func testLinkStandby(s *scene) {
 	w := s.whole()
+	w.Links[0].Loose = true
 	second := state.TunnelLink(s.wg, 1)
-	w.Links = append(w.Links, state.Link{Name: second, Kind: state.WireGuard, MTU: 1420, Tunnel: &state.Tunnel{
+	w.Links = append(w.Links, state.Link{Name: second, Kind: state.WireGuard, MTU: 1420, Loose: true, Tunnel: &state.Tunnel{
 		Key: s.key, Port: s.port + 1, Mark: state.Mark,
 		// The same prefix as a peer of the first link: each link has its own.
 		Peers: []state.Peer{s.peer("w2", "203.0.113.10:51820", 10, "10.244.9.0/24", "10.4.0.3/32")},

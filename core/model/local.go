@@ -45,6 +45,7 @@ type Published struct {
 	Granularity  Granularity
 	Epoch        uint64
 	Asked        string
+	Slot         int
 	Discovered   map[Key]netip.AddrPort
 	Silent       []string
 	TunnelMTU    int

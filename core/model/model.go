@@ -78,6 +78,9 @@ type Node struct {
 	// Epoch is the number under which the node claimed to serve as gateway of
 	// its location; 0: it never did. The highest of a location serves.
 	Epoch uint64 `json:"epoch,omitempty"`
+	// Slot is the node's place, from 1, among the nodes of its location that are
+	// prepared to be its gateway; 0: it has none.
+	Slot int `json:"slot,omitempty"`
 	// Asked records the gateway wishes (see Inputs) already acted upon.
 	Asked string `json:"asked,omitempty"`
 	// Leader and ForcedEndpoint are inputs that rank candidates for gateway.

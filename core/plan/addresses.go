@@ -58,9 +58,9 @@ func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error
 func claimants(s model.Snapshot, gateways int) []*model.Node {
 	var out []*model.Node
 	for _, l := range Locations(s) {
-		armed := l.Candidates[:min(gateways, len(l.Candidates))]
+		wanted := l.wanted(gateways)
 		for _, n := range l.Nodes {
-			if meshesItself(n) || n == l.Gateway || slices.Contains(armed, n) {
+			if meshesItself(n) || slices.Contains(wanted, n) {
 				out = append(out, n)
 			}
 		}

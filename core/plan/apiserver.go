@@ -144,16 +144,19 @@ func (p *planner) live(r *remote) bool {
 
 // passes are what the guard lets through beside the tunnel, and what nothing
 // else of ours touches on its way.
-func (p *planner) passes(s *sets) [][]state.Match {
-	var out [][]state.Match
-	beside := state.OutInterface{Name: p.facts.Interface, Not: true}
+func (p *planner) passes(s *sets) (out [][]state.Match) {
+	var beside []state.Match
+	for _, l := range p.tunnels() {
+		beside = append(beside, state.OutInterface{Name: l.Name, Not: true})
+	}
+	pass := func(m ...state.Match) { out = append(out, slices.Concat(beside, m)) }
 	for _, server := range p.api.servers {
-		out = append(out, []state.Match{beside, state.AddrIs{Prefix: single(server.Addr())}, state.Port{Proto: "tcp", Port: server.Port()}})
+		pass(state.AddrIs{Prefix: single(server.Addr())}, state.Port{Proto: "tcp", Port: server.Port()})
 	}
 	for _, port := range p.api.ports {
 		for _, v6 := range []bool{false, true} {
 			if s.has(callersSet, v6) {
-				out = append(out, []state.Match{beside, state.AddrInSet{V6: v6, Set: name(callersSet, v6)}, state.Port{Proto: "tcp", Port: port, Source: true}})
+				pass(state.AddrInSet{V6: v6, Set: name(callersSet, v6)}, state.Port{Proto: "tcp", Port: port, Source: true})
 			}
 		}
 	}

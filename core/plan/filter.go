@@ -62,8 +62,10 @@ func (p *planner) filter() {
 
 	tunnel := state.MarkIs{Mark: state.Mark}
 	source.Rules = append(source.Rules, rule("WireGuard's own packets", state.Return{}, tunnel))
-	guard.Rules = append(guard.Rules, rule("WireGuard's own packets", state.Accept{}, tunnel),
-		rule("", state.Accept{}, state.OutInterface{Name: p.facts.Interface}))
+	guard.Rules = append(guard.Rules, rule("WireGuard's own packets", state.Accept{}, tunnel))
+	for _, l := range p.tunnels() {
+		guard.Rules = append(guard.Rules, rule("", state.Accept{}, state.OutInterface{Name: l.Name}))
+	}
 	strayOutput.Rules = append(strayOutput.Rules, rule("WireGuard's own packets", state.Return{}, tunnel))
 
 	for _, m := range p.passes(sets) {
@@ -103,8 +105,10 @@ func (p *planner) filter() {
 				in(from, remoteSet), in(to, localSet), here))
 		}
 		if p.serving && sets.has(allowedSet, v6) {
-			source.Rules = append(source.Rules, rule("allowed-location-ips know no way back", state.Masquerade{},
-				state.InInterface{Name: p.facts.Interface}, in(to, allowedSet)))
+			for _, l := range p.tunnels() {
+				source.Rules = append(source.Rules, rule("allowed-location-ips know no way back", state.Masquerade{},
+					state.InInterface{Name: l.Name}, in(to, allowedSet)))
+			}
 		}
 		if sets.has(ownSet, v6) {
 			own := in(to, ownSet)

@@ -204,6 +204,8 @@ func parseNode(t *testing.T, name string, fields []string) model.Node {
 				t.Fatal(err)
 			}
 			n.Epoch = e
+		case "slot":
+			n.Slot, _ = strconv.Atoi(v)
 		case "mtu":
 			n.TunnelMTU, _ = strconv.Atoi(v)
 		case "keepalive":

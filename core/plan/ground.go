@@ -76,7 +76,7 @@ func appendLocation(all []claim, l *Location, party int32) []claim {
 		for _, p := range n.InternalIPs {
 			add(single(p.Addr()))
 		}
-		if n == l.Gateway || meshesItself(n) {
+		if n == l.Gateway || meshesItself(n) || l.armed(n) {
 			c.tunnel = true
 			for _, a := range n.WireGuardIPs {
 				add(single(a))

@@ -54,10 +54,12 @@ type links struct {
 	p         *planner
 	companies []company // by location
 	present   map[*model.Node]bool
+	// standby are peers that carry nothing for now; see standby.go.
+	standby map[*model.Node]bool
 }
 
 func newLinks(p *planner) links {
-	l := links{p: p, companies: make([]company, len(p.locations)), present: make(map[*model.Node]bool, len(p.locations))}
+	l := links{p: p, companies: make([]company, len(p.locations)), present: make(map[*model.Node]bool, len(p.locations)), standby: map[*model.Node]bool{}}
 	for i := range p.locations {
 		l.companies[i] = companyOf(&p.locations[i])
 	}
@@ -74,6 +76,7 @@ func newLinks(p *planner) links {
 			l.present[g] = true
 		}
 	}
+	l.findStandby()
 	return l
 }
 
@@ -105,6 +108,9 @@ func silent(n, o *model.Node) bool {
 // has tells whether there is a link with n, answering or not.
 func (l *links) has(n *model.Node) bool { _, ok := l.present[n]; return ok }
 
+// peers tells whether n is a WireGuard peer here, be it one that stands by.
+func (l *links) peers(n *model.Node) bool { return l.has(n) || l.standby[n] }
+
 // live tells whether the link with n serves.
 func (l *links) live(n *model.Node) bool { return l.present[n] }
 
@@ -115,7 +121,7 @@ func (l *links) hop(c *claim) *model.Node {
 	switch {
 	case c.node == p.self || c.mute:
 		return nil
-	case c.tunnel && l.has(c.node):
+	case c.tunnel && l.peers(c.node):
 		// The probe that finds out whether the link answers needs it first.
 		return c.node
 	case l.needsLink(c):

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // Location is a group of nodes that reach each other without the mesh.
@@ -23,6 +24,9 @@ type Location struct {
 	// Claimed tells that Gateway recorded a claim; otherwise it is merely the
 	// best candidate so far.
 	Claimed bool
+	// Armed are the nodes that are prepared to serve, the gateway among them, by
+	// the number of the link on which others have them as peers; nil: nobody.
+	Armed [state.TunnelSlots]*model.Node
 }
 
 // Locations groups the nodes of s, sorted by name. All nodes compute the same
@@ -43,6 +47,7 @@ func Locations(s model.Snapshot) []Location {
 	slices.SortFunc(out, func(a, b Location) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range out {
 		out[i].elect()
+		out[i].arm()
 	}
 	return out
 }

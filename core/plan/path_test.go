@@ -16,8 +16,10 @@ import (
 
 // walker follows packets through the states of all nodes, as their kernels
 // would: routes by longest prefix, WireGuard's allowed IPs on both ends, and
-// strict reverse path filtering at every node.
+// strict reverse path filtering at every node, but for links that ask for less.
 type walker struct {
+	// loose is rp_filter 2 everywhere.
+	loose    bool
 	snapshot model.Snapshot
 	states   map[string]state.State
 }
@@ -63,9 +65,38 @@ func (w *walker) owner(a netip.Addr) string {
 	return ""
 }
 
-func (w *walker) peerTo(node string, a netip.Addr) (peer string, ok bool) {
+// link is a node's link of that name.
+func (w *walker) link(node, name string) (l state.Link, ok bool) {
+	for _, l := range w.states[node].Links {
+		if l.Name == name {
+			return l, true
+		}
+	}
+	return state.Link{}, false
+}
+
+// linkWith is the link on which a node has another one as a peer.
+func (w *walker) linkWith(node, peer string) string {
+	for _, l := range w.states[node].Links {
+		if l.Tunnel == nil {
+			continue
+		}
+		for _, p := range l.Tunnel.Peers {
+			if p.Name == "node/"+peer {
+				return l.Name
+			}
+		}
+	}
+	return ""
+}
+
+func (w *walker) peerTo(node, link string, a netip.Addr) (peer string, ok bool) {
 	bits := -1
-	for _, p := range w.states[node].Links[0].Tunnel.Peers {
+	l, _ := w.link(node, link)
+	if l.Tunnel == nil {
+		return "", false
+	}
+	for _, p := range l.Tunnel.Peers {
 		for _, allowed := range p.AllowedIPs {
 			if allowed.Contains(a) && allowed.Bits() > bits {
 				bits, peer, ok = allowed.Bits(), strings.TrimPrefix(p.Name, "node/"), true
@@ -87,26 +118,27 @@ func (w *walker) walk(src, dst netip.Addr) (path []string, err error) {
 		case dev == "":
 			return path, nil
 		}
-		next := ""
-		switch dev {
-		case "kilo0":
-			peer, ok := w.peerTo(at, dst)
+		next, in, loose := "", dev, false
+		if l, ok := w.link(at, dev); ok && l.Tunnel != nil {
+			peer, ok := w.peerTo(at, dev, dst)
 			if !ok {
-				return path, fmt.Errorf("%s: no peer for %s", at, dst)
+				return path, fmt.Errorf("%s: no peer for %s on %s", at, dst, dev)
 			}
-			next = peer
-			if from, _ := w.peerTo(next, src); from != at {
-				return path, fmt.Errorf("%s takes no %s from %s (it is %q's there)", next, src, at, from)
+			next, in = peer, w.linkWith(peer, at)
+			if from, _ := w.peerTo(next, in, src); from != at {
+				return path, fmt.Errorf("%s takes no %s from %s on %q (it is %q's there)", next, src, at, in, from)
 			}
-		default:
+			l, _ := w.link(next, in)
+			loose = l.Loose
+		} else {
 			next = w.owner(dst)
 			if r, ok := w.route(at, dst); ok {
 				next = w.owner(r.Via)
 			}
 		}
 		back, err := w.way(next, src)
-		if err != nil || back != dev {
-			return path, fmt.Errorf("%s: rp_filter: %s came in on %s and would go back by %q (%v)", next, src, dev, back, err)
+		if err != nil || back != in && !loose && !w.loose {
+			return path, fmt.Errorf("%s: rp_filter: %s came in on %s and would go back by %q (%v)", next, src, in, back, err)
 		}
 		at = next
 		path = append(path, at)

@@ -259,12 +259,7 @@ func (p *planner) pathMTU(c claim, hop *model.Node) int {
 // link is the WireGuard link. Every node has one, so that taking over needs no
 // new device; a member's has no peers.
 func (p *planner) link() {
-	l := state.Link{
-		Name:   p.facts.Interface,
-		Kind:   state.WireGuard,
-		MTU:    p.facts.TunnelMTU,
-		Tunnel: &state.Tunnel{Key: p.facts.Key, Port: p.facts.Port, Mark: state.Mark},
-	}
+	l := p.tunnelLink(0)
 	loopback := state.Link{Name: state.LoopbackLink, Kind: state.Loopback}
 	for _, a := range p.self.WireGuardIPs {
 		// A single address: a wider one would bring a route into main.
@@ -281,17 +276,45 @@ func (p *planner) link() {
 	}
 }
 
+func (p *planner) tunnelLink(number int) state.Link {
+	return state.Link{
+		Name:   state.TunnelLink(p.facts.Interface, number),
+		Kind:   state.WireGuard,
+		MTU:    p.facts.TunnelMTU,
+		Tunnel: &state.Tunnel{Key: p.facts.Key, Port: p.facts.Port + uint16(number), Mark: state.Mark},
+		// While a gateway changes, what comes in on one link may be answered by
+		// the other. WireGuard itself takes from a peer only what it may send.
+		Loose: len(p.links.standby) > 0,
+	}
+}
+
+// linkTo is the link on which n is a peer.
+func (p *planner) linkTo(n *model.Node) string {
+	if n == nil {
+		return p.facts.Interface
+	}
+	return state.TunnelLink(p.facts.Interface, linkNumber(n))
+}
+
 // peers are the other locations' gateways, the nodes that this one has a link
 // of its own with, and every Peer: the last on gateways alone.
 func (p *planner) peers() {
 	t := p.state.Links[0].Tunnel
 	nodes, peers := p.allowedIPs()
+	p.standbyIPs(nodes)
+	others := map[int]*state.Tunnel{0: t}
 	for i := range p.snapshot.Nodes {
 		n := &p.snapshot.Nodes[i]
-		if !p.links.has(n) || n.Key == p.self.Key {
+		if !p.links.peers(n) || n.Key == p.self.Key {
 			continue
 		}
-		t.Peers = append(t.Peers, state.Peer{
+		on := others[linkNumber(n)]
+		if on == nil {
+			l := p.tunnelLink(linkNumber(n))
+			p.state.Links = append(p.state.Links, l)
+			on, others[linkNumber(n)] = l.Tunnel, l.Tunnel
+		}
+		on.Peers = append(on.Peers, state.Peer{
 			Name:       "node/" + n.Name,
 			Key:        n.Key,
 			Endpoint:   p.endpoint(n),
@@ -350,13 +373,16 @@ func (p *planner) endpoint(g *model.Node) netip.AddrPort {
 		return p.lanEndpoint(g)
 	}
 	if !g.Endpoint.IsZero() {
-		return g.Endpoint.AddrPort()
+		ep := g.Endpoint.AddrPort()
+		return netip.AddrPortFrom(ep.Addr(), ep.Port()+uint16(linkNumber(p.self)))
 	}
 	if ep, ok := p.self.Discovered[g.Key]; ok && !p.inOverlay(ep.Addr()) {
 		return ep
 	}
 	for i := range p.snapshot.Nodes {
-		if ep, ok := p.snapshot.Nodes[i].Discovered[g.Key]; ok && !p.inOverlay(ep.Addr()) {
+		n := &p.snapshot.Nodes[i]
+		// It speaks to others from other ports.
+		if ep, ok := n.Discovered[g.Key]; ok && linkNumber(n) == linkNumber(p.self) && !p.inOverlay(ep.Addr()) {
 			return ep
 		}
 	}
@@ -366,7 +392,7 @@ func (p *planner) endpoint(g *model.Node) netip.AddrPort {
 // lanEndpoint is where a node of the own location is reached: its internal
 // address. Its port is the one that it publishes, else the usual one here.
 func (p *planner) lanEndpoint(n *model.Node) netip.AddrPort {
-	port := cmp.Or(n.Endpoint.Port, p.facts.Port)
+	port := cmp.Or(n.Endpoint.Port, p.facts.Port) + uint16(linkNumber(p.self))
 	for _, mine := range p.self.InternalIPs {
 		if a := n.InternalIP(mine.Addr().Is4()); a.IsValid() {
 			return netip.AddrPortFrom(a, port)
@@ -413,6 +439,12 @@ func (p *planner) keepalive(g *model.Node) time.Duration {
 	}
 	if g.Location == p.self.Location {
 		return 0 // no NAT between the two
+	}
+	if p.links.standby[g] {
+		if p.keepsAlive(g) {
+			return DefaultKeepalive
+		}
+		return 0
 	}
 	// One side is enough to keep the flow alive. Both would also begin at the
 	// same moment, when a gateway changes, with handshakes that cross on the

@@ -22,7 +22,7 @@ func (p *planner) tunnelRoute(r *remote) (route state.Route, ok bool) {
 	}
 	route = state.Route{
 		Table: state.TableOverlay, Dst: r.prefix, Type: state.Unicast,
-		Device: p.facts.Interface, Source: source, MTU: r.mtu,
+		Device: p.linkTo(r.hop), Source: source, MTU: r.mtu,
 	}
 	if p.facts.Adapter.Unnumbered {
 		// Named by its next hop, a route is not taken for a device's own
@@ -123,7 +123,7 @@ func (p *planner) routes() {
 	throws = slices.Compact(throws)
 
 	tunnelled := 0
-	if p.serving || len(p.links.present) > 0 {
+	if p.serving || len(p.links.present)+len(p.links.standby) > 0 {
 		tunnelled = len(p.remote)
 	}
 	all := make([]state.Route, 0, tunnelled+len(p.ways)+len(p.returns)+len(throws)+len(p.remote))
@@ -216,10 +216,18 @@ func (p *planner) rules() {
 			// What comes in as WireGuard must find its way back outside the
 			// tunnel, or strict rp_filter drops it where the other end's only
 			// address rides the tunnel.
-			state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", SrcPort: p.facts.Port, Table: state.TableMain},
-			state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", DstPort: p.facts.Port, Table: state.TableMain},
 			state.Rule{Priority: state.PriorityOverlay, V6: v6, Invert: true, Mark: state.Mark, Table: state.TableOverlay},
 		)
+		for _, l := range p.tunnels() {
+			p.state.Rules = append(p.state.Rules,
+				state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", SrcPort: l.Tunnel.Port, Table: state.TableMain},
+				state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", DstPort: l.Tunnel.Port, Table: state.TableMain},
+			)
+			if p.serving {
+				p.state.Rules = append(p.state.Rules,
+					state.Rule{Priority: state.PriorityReturn, V6: v6, IIF: l.Name, Table: state.TableReturn})
+			}
+		}
 		for _, a := range p.api.outside {
 			for _, port := range p.api.ports {
 				if a.Is6() == v6 {
@@ -229,9 +237,10 @@ func (p *planner) rules() {
 				}
 			}
 		}
-		if p.serving {
-			p.state.Rules = append(p.state.Rules,
-				state.Rule{Priority: state.PriorityReturn, V6: v6, IIF: p.facts.Interface, Table: state.TableReturn})
-		}
 	}
+}
+
+// tunnels are the WireGuard links.
+func (p *planner) tunnels() []state.Link {
+	return slices.DeleteFunc(slices.Clone(p.state.Links), func(l state.Link) bool { return l.Tunnel == nil })
 }

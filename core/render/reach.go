@@ -7,6 +7,7 @@ import (
 
 	"github.com/kilo-overlay/kilo/core/model"
 	"github.com/kilo-overlay/kilo/core/plan"
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // reach is what a party outside the cluster reaches through one location.
@@ -46,16 +47,26 @@ func reachable(s model.Snapshot) []reach {
 			out = append(out, reach{Location: l})
 		}
 	}
-	for _, p := range wanted.Links[0].Tunnel.Peers {
+	for _, p := range peersOf(wanted) {
 		name, isNode := strings.CutPrefix(p.Name, "node/")
-		if !isNode {
+		i := slices.IndexFunc(out, func(r reach) bool { return r.Gateway != nil && r.Gateway.Name == name })
+		if !isNode || i < 0 { // a gateway that stands by carries nothing
 			continue
 		}
-		i := slices.IndexFunc(out, func(r reach) bool { return r.Gateway != nil && r.Gateway.Name == name })
 		out[i].Prefixes = p.AllowedIPs
 		if out[i].Gateway.Endpoint.IsZero() && p.Endpoint.IsValid() {
 			out[i].Learned = model.Endpoint{Addr: p.Endpoint.Addr(), Port: p.Endpoint.Port()}
 		}
 	}
 	return out
+}
+
+// peersOf are the WireGuard peers of all links: an outsider has them on one.
+func peersOf(s state.State) (peers []state.Peer) {
+	for _, l := range s.Links {
+		if l.Tunnel != nil {
+			peers = append(peers, l.Tunnel.Peers...)
+		}
+	}
+	return peers
 }

@@ -76,7 +76,7 @@ func mustRecreate(o, w *Link) bool {
 
 // sameLink compares all that SetLink writes, for links that need no recreation.
 func sameLink(o, w *Link) bool {
-	if o.MTU != w.MTU || o.Down != w.Down || !slices.Equal(o.Addresses, w.Addresses) {
+	if o.Loose != w.Loose || o.MTU != w.MTU || o.Down != w.Down || !slices.Equal(o.Addresses, w.Addresses) {
 		return false
 	}
 	if w.Tunnel != nil && (o.Tunnel == nil ||

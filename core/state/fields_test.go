@@ -50,11 +50,11 @@ func filled() state.State {
 	}
 	return state.State{
 		Links: []state.Link{
-			{Name: "kilo-vxlan", Kind: state.VXLAN, MTU: 1370, Addresses: []netip.Prefix{prefix("10.4.0.3/32")}, VXLAN: &state.VXLANConfig{
+			{Name: "kilo-vxlan", Kind: state.VXLAN, MTU: 1370, Loose: true, Addresses: []netip.Prefix{prefix("10.4.0.3/32")}, VXLAN: &state.VXLANConfig{
 				ID: 7, Port: 8473, Device: "eth0", Local: addr("10.0.0.1"), MAC: "02:00:00:00:00:03",
 				Remotes: []state.VXLANRemote{{Inner: addr("10.4.0.2"), MAC: "02:00:00:00:00:01", Outer: addr("10.0.0.2")}},
 			}},
-			{Name: "kilo0", Kind: state.WireGuard, MTU: 1420, Addresses: []netip.Prefix{prefix("10.4.0.1/32")}, Tunnel: &state.Tunnel{
+			{Name: "kilo0", Kind: state.WireGuard, MTU: 1420, Loose: true, Addresses: []netip.Prefix{prefix("10.4.0.1/32")}, Tunnel: &state.Tunnel{
 				Key: model.Key{1}, Port: 51820, Mark: state.Mark,
 				Peers: []state.Peer{{
 					Name: "node/w1", Key: model.Key{2}, PresharedKey: model.NewPresharedKey([32]byte{3}),

@@ -110,6 +110,10 @@ type Link struct {
 	Kind      LinkKind
 	MTU       int // bytes; 0 for Loopback, whose MTU is not ours
 	Addresses []netip.Prefix
+	// Loose asks for a reverse path filter that lets in what would be answered by
+	// another interface (rp_filter 2, RFC 3704 section 2.4). Otherwise the setting
+	// for all interfaces decides.
+	Loose bool
 	// Tunnel is for WireGuard. Nil in an observed WireGuard link, it means
 	// that the device's configuration could not be read.
 	Tunnel *Tunnel

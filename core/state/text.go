@@ -53,6 +53,9 @@ func (l Link) String() string {
 	for _, a := range l.Addresses {
 		w.add("addr", a.String())
 	}
+	if l.Loose {
+		w.add("loose")
+	}
 	if l.Down {
 		w.add("down")
 	}
