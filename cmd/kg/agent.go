@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/ecdh"
 	"io"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"time"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -18,6 +20,7 @@ import (
 	"github.com/kilo-overlay/kilo/core/adapter"
 	"github.com/kilo-overlay/kilo/core/agent"
 	"github.com/kilo-overlay/kilo/core/cluster"
+	"github.com/kilo-overlay/kilo/core/failover"
 	"github.com/kilo-overlay/kilo/core/identity"
 	"github.com/kilo-overlay/kilo/core/kernel"
 	"github.com/kilo-overlay/kilo/core/model"
@@ -96,6 +99,7 @@ func runAgent(ctx context.Context, o *options, _, logTo io.Writer) error {
 		MTU: int(o.mtu), Gateways: o.gateways, Settings: o.settings(),
 		Cluster: kubernetes, Kernel: k, Device: link.first,
 		Adapter: func(ctx context.Context) (adapter.Adapter, error) { return detect.Adapter(ctx, o.adapter.value, cni) },
+		Secret:  secretWith(private), FailoverPort: uint16(o.failoverPort),
 		Forward: kernel.NewForward(log), AcceptForwarded: o.iptablesForward, Dir: o.stateDir,
 		APIWrites: writes, ResyncPeriod: o.resync, Listen: netip.AddrPort(o.listen),
 		CleanUp: o.cleanUp, CleanUpInterface: o.cleanUpInterface,
@@ -164,6 +168,23 @@ func clientLevel(level string) string {
 		return "info"
 	}
 	return level
+}
+
+// secretWith returns what this node shares with the owner of a public key (X25519,
+// RFC 7748).
+func secretWith(private wgtypes.Key) func(model.Key) (failover.Secret, error) {
+	return func(k model.Key) (failover.Secret, error) {
+		mine, err := ecdh.X25519().NewPrivateKey(private[:])
+		if err != nil {
+			return failover.Secret{}, err
+		}
+		theirs, err := ecdh.X25519().NewPublicKey(k[:])
+		if err != nil {
+			return failover.Secret{}, err
+		}
+		shared, err := mine.ECDH(theirs)
+		return failover.Secret(shared), err
+	}
 }
 
 // keyFile holds the node's private key, in the state directory.

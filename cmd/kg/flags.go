@@ -38,6 +38,7 @@ type options struct {
 	wireguard       choice
 	iface           string
 	port            port
+	failoverPort    port
 	mtu             mtu
 	createInterface bool
 
@@ -100,13 +101,14 @@ Flags:
 // that names the flag or variable and its value.
 func parse(args []string, getenv func(string) string, out io.Writer) (*options, error) {
 	o := &options{
-		adapter:     choice{value: "auto", allowed: []string{"auto", "flannel"}, later: []string{"cilium"}},
-		granularity: choice{value: string(model.PerLocation), allowed: []string{string(model.PerLocation), string(model.Cross), string(model.Full)}},
-		encapsulate: choice{value: "always", allowed: []string{"always", "crosssubnet", "never"}},
-		wireguard:   choice{value: "auto", allowed: []string{"auto", "kernel", "userspace"}},
-		logLevel:    choice{value: "info", allowed: []string{"all", "debug", "info", "warn", "error", "none"}},
-		subnets:     prefixList{prefixes: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}, onePerFamily: true},
-		port:        51820,
+		adapter:      choice{value: "auto", allowed: []string{"auto", "flannel"}, later: []string{"cilium"}},
+		granularity:  choice{value: string(model.PerLocation), allowed: []string{string(model.PerLocation), string(model.Cross), string(model.Full)}},
+		encapsulate:  choice{value: "always", allowed: []string{"always", "crosssubnet", "never"}},
+		wireguard:    choice{value: "auto", allowed: []string{"auto", "kernel", "userspace"}},
+		logLevel:     choice{value: "info", allowed: []string{"all", "debug", "info", "warn", "error", "none"}},
+		subnets:      prefixList{prefixes: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}, onePerFamily: true},
+		port:         51820,
+		failoverPort: 51829,
 	}
 	fs := o.flags()
 	fs.Usage = func() { fmt.Fprint(out, usage, fs.FlagUsagesWrapped(100)) }
@@ -147,7 +149,8 @@ func (o *options) flags() *pflag.FlagSet {
 
 	fs.Var(&o.wireguard, "wireguard", "WireGuard device: auto takes the kernel's where there is one, else the built-in userspace device; kernel or userspace force one")
 	fs.StringVar(&o.iface, "interface", "kilo0", "name of the WireGuard interface")
-	fs.Var(&o.port, "port", "UDP port that WireGuard listens on")
+	fs.Var(&o.port, "port", "UDP port that WireGuard listens on; gateways that stand by are reached at the next ones, as many as --gateways says")
+	fs.Var(&o.failoverPort, "failover-port", "UDP port on which the agents of one location, and those of gateways through the tunnels, tell each other who serves")
 	fs.Var(&o.mtu, "mtu", "MTU of the WireGuard interface in bytes, or auto: that of the uplink less 80")
 	fs.BoolVar(&o.createInterface, "create-interface", true, "create the WireGuard interface; false: wait for somebody else to, such as \"kg wireguard\"")
 

@@ -156,7 +156,7 @@ func TestSubnetApartFromServices(t *testing.T) {
 // The flags of the design are all there, each with a description.
 func TestEveryFlagIsDescribed(t *testing.T) {
 	promised := strings.Fields(`kubeconfig master hostname interface port mtu mesh-granularity subnet service-cidr internal-cidr topology-label
-		encapsulate create-interface clean-up clean-up-interface prioritise-private-addresses resync-period iptables-forward-rules listen
+		encapsulate create-interface failover-port clean-up clean-up-interface prioritise-private-addresses resync-period iptables-forward-rules listen
 		log-level version adapter compatibility wireguard cni local cni-path gateways exclude-interfaces exclude-cidrs public-cidrs
 		location force-endpoint force-internal-ip leader persistent-keepalive allowed-location-ips state-dir`)
 	fs := (&options{}).flags()

@@ -80,7 +80,7 @@ func restoreForeign(ctx context.Context, o *options, log *slog.Logger, out io.Wr
 }
 
 func removeFiles(dir string, purge bool, out io.Writer) error {
-	names := []string{"snapshot.json", "psk.json", lockFile, deviceLockFile}
+	names := []string{"snapshot.json", "psk.json", agent.ClaimsFile, lockFile, deviceLockFile}
 	if purge {
 		names = append(names, keyFile)
 	}

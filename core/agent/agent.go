@@ -16,6 +16,7 @@ import (
 
 	"github.com/kilo-overlay/kilo/core/adapter"
 	"github.com/kilo-overlay/kilo/core/apply"
+	"github.com/kilo-overlay/kilo/core/failover"
 	"github.com/kilo-overlay/kilo/core/kernel"
 	"github.com/kilo-overlay/kilo/core/model"
 	"github.com/kilo-overlay/kilo/core/plan"
@@ -109,6 +110,14 @@ type Config struct {
 	// Adapter chooses the host CNI's adapter. It is asked until it succeeds.
 	Adapter func(ctx context.Context) (adapter.Adapter, error)
 
+	// Secret is what this node shares with the owner of a public key; optional:
+	// without it nobody is told, and gateways that fail are noticed by the API
+	// server alone.
+	Secret func(model.Key) (failover.Secret, error)
+	// FailoverPort is the UDP port on which agents tell each other who serves; 0:
+	// they do not.
+	FailoverPort uint16
+
 	// Forward is the FORWARD chains of others; optional: nobody looks at them.
 	Forward Forward
 	// AcceptForwarded asks for an accept of ours in those that drop.
@@ -172,6 +181,7 @@ type Agent struct {
 	publisher *publisher
 	prober    *prober
 	sizer     *sizer
+	guardian  *guardian // nil: nobody speaks of failover
 	forwarder *forwarder
 	server    *server
 
@@ -219,6 +229,13 @@ func New(c Config) *Agent {
 	a.publisher = newPublisher(publishTo(c.Cluster), c.Log, a.failed("publish"))
 	a.prober = newProber(a.openEcho, func() { a.wake.Wake(becauseProbe) }, c.Log)
 	a.sizer = newSizer(a.openSized, func() { a.wake.Wake(becauseProbe) }, c.Log)
+	if c.Secret != nil && c.FailoverPort > 0 {
+		a.guardian = newGuardian(c.Node, c.Secret, func() (mailbox, error) { return openMailbox(c.FailoverPort) }, a.openEcho,
+			func() { a.wake.Wake(becauseClaim) }, func(b *failover.Book) error { return saveClaims(c.Dir, c.Node, b) }, c.Log)
+		if err := loadClaims(c.Dir, c.Node, &a.guardian.book); err != nil {
+			c.Log.Error("claims of earlier gateways are lost", "error", err)
+		}
+	}
 	a.greeter = newGreeter(c.Key, c.Kernel, c.Log)
 	a.forwarder = &forwarder{
 		chains: c.Forward, accept: c.AcceptForwarded, dir: c.Dir, object: "node/" + c.Node, every: c.ResyncPeriod,
@@ -267,6 +284,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.sizer.Run(within) })
 	if a.Forward != nil {
 		g.Go(func() error { return a.forwarder.Run(within) })
+	}
+	if a.guardian != nil {
+		g.Go(func() error { return a.guardian.Run(within) })
 	}
 	g.Go(func() error { return a.publisher.Run(within) })
 	g.Go(func() error { return a.permissions(within) })

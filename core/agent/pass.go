@@ -72,6 +72,9 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	d.warnings = append(d.warnings, a.forwarder.Warnings()...)
 	a.prober.Set(d.targets) // not before the address is there that they are asked from
 	a.sizer.Set(d.sizes)
+	if a.guardian != nil {
+		a.guardian.Set(dutyOf(w.snapshot, a.Node))
+	}
 	a.server.Listen(a.addresses(d.published.InternalIPs, w.inputs.NodeInternalIPs))
 
 	switch {
@@ -92,6 +95,9 @@ func (a *Agent) pass(life context.Context, why reason) error {
 func (a *Agent) gather(ctx context.Context, note func(string, error)) *world {
 	w := &world{now: time.Now(), started: a.started, live: a.prober.Live(), paths: a.sizer.MTU()}
 	w.snapshot, w.snapshotWarnings, w.synced = a.Cluster.Snapshot()
+	if a.guardian != nil {
+		w.snapshot = a.guardian.Apply(w.snapshot)
+	}
 	w.inputs, w.inputWarnings, w.inputsKnown = a.Cluster.Inputs()
 
 	host, err := a.Kernel.Host(ctx)

@@ -61,10 +61,16 @@ func writeUndo(dir string, chains []firewall.ID) error {
 	if err != nil {
 		return err
 	}
+	return replaceFile(path, text)
+}
+
+// replaceFile puts text and a newline at path, 0600, whole or not at all.
+func replaceFile(path string, text []byte) error {
+	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(dir, "."+UndoFile+"-*") // 0600
+	temp, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // 0600
 	if err != nil {
 		return err
 	}

@@ -21,11 +21,12 @@ const (
 	becausePeers                      // WireGuard learned an endpoint
 	becauseForward                    // chains of others drop, or no longer do
 	becauseRetry                      // the last pass left something undone
+	becauseClaim                      // another gateway serves
 )
 
 func (r reason) String() string {
 	var words []string
-	for i, w := range []string{"cluster", "adapter", "kernel", "timer", "probe", "peers", "forward", "retry"} {
+	for i, w := range []string{"cluster", "adapter", "kernel", "timer", "probe", "peers", "forward", "retry", "claim"} {
 		if r&(1<<i) != 0 {
 			words = append(words, w)
 		}

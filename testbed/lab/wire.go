@@ -83,6 +83,12 @@ func (l *Lab) wireRouter(ctx context.Context, loc *Location) error {
 	// use.
 	return l.nft(ctx, name, `
 		table ip router {
+			# As home routers do. One that answers what nobody asked for would also
+			# remember it, and give the same flow from inside another port.
+			chain input {
+				type filter hook input priority filter;
+				iifname "wan" ct state new meta l4proto { tcp, udp } drop
+			}
 			chain forward {
 				type filter hook forward priority filter;
 				iifname "wan" ct state new drop

@@ -5,7 +5,7 @@ kg --help. The agent learns its Node's name (--hostname) from its environment.
 {{- define "kilo.flagNames" -}}
 master kubeconfig
 adapter mesh-granularity encapsulate topology-label subnet service-cidr gateways resync-period
-wireguard interface port mtu create-interface
+wireguard interface port failover-port mtu create-interface
 internal-cidr exclude-interfaces exclude-cidrs public-cidrs prioritise-private-addresses
 location force-endpoint force-internal-ip leader persistent-keepalive allowed-location-ips
 flannel-subnet-file flannel-net-conf
@@ -14,7 +14,7 @@ state-dir listen log-level clean-up clean-up-interface iptables-forward-rules
 
 {{/* Those that concern the device as well. */}}
 {{- define "kilo.deviceFlagNames" -}}
-wireguard interface mtu state-dir log-level
+wireguard interface gateways mtu state-dir log-level
 {{- end }}
 
 {{/* mesh-granularity is meshGranularity. */}}

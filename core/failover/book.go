@@ -1,0 +1,90 @@
+package failover
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/kilo-overlay/kilo/core/model"
+)
+
+// steps is by how much an epoch may grow at once: a broken or malicious node must
+// not use the numbers up.
+const steps = 16
+
+// Claim says who serves a location.
+type Claim struct {
+	Node  string `json:"node"`
+	Epoch uint64 `json:"epoch"`
+}
+
+// Book keeps the claims that were heard, by location. It is for one goroutine.
+type Book struct{ claims map[string]Claim }
+
+// Hear takes a claim and tells whether it is news. s says who stands by for the
+// location and what was claimed there so far; the error says why nobody else would
+// be believed.
+func (b *Book) Hear(s *model.Snapshot, location string, c Claim) (news bool, err error) {
+	n := s.Node(c.Node)
+	if n == nil || !n.Spoken || n.Location != location {
+		return false, fmt.Errorf("node %s claims to serve location %q and is not one of its nodes", c.Node, location)
+	}
+	known := b.highest(s, location)
+	switch {
+	case c.Epoch < known.Epoch || c == known:
+		return false, nil
+	case c.Epoch == known.Epoch && c.Node > known.Node:
+		return false, nil // two at once: the lower name serves
+	case n.Slot == 0:
+		return false, fmt.Errorf("node %s claims to serve location %q and does not stand by for it", c.Node, location)
+	case c.Epoch > known.Epoch+steps:
+		return false, fmt.Errorf("node %s claims to serve location %q under epoch %d, known is %d", c.Node, location, c.Epoch, known.Epoch)
+	}
+	if b.claims == nil {
+		b.claims = map[string]Claim{}
+	}
+	b.claims[location] = c
+	return true, nil
+}
+
+// highest is the highest claim of a location, published or heard.
+func (b *Book) highest(s *model.Snapshot, location string) Claim {
+	best := b.claims[location]
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.Location == location && (n.Epoch > best.Epoch || n.Epoch == best.Epoch && n.Epoch > 0 && n.Name < best.Node) {
+			best = Claim{n.Name, n.Epoch}
+		}
+	}
+	return best
+}
+
+// Of returns what is known of a location, published or heard.
+func (b *Book) Of(s *model.Snapshot, location string) Claim { return b.highest(s, location) }
+
+// Apply returns s with the claims that were heard in the place of older published
+// ones. s itself is left as it is.
+func (b *Book) Apply(s model.Snapshot) model.Snapshot {
+	copied := false
+	for location, c := range b.claims {
+		for i := range s.Nodes {
+			if n := &s.Nodes[i]; n.Name == c.Node && n.Location == location && n.Epoch < c.Epoch {
+				if !copied {
+					s.Nodes, copied = append([]model.Node(nil), s.Nodes...), true
+				}
+				s.Nodes[i].Epoch = c.Epoch
+			}
+		}
+	}
+	return s
+}
+
+// Claims returns a copy of what was heard.
+func (b *Book) Claims() map[string]Claim { return maps.Clone(b.claims) }
+
+// MarshalJSON and UnmarshalJSON keep a Book on disk: agents that start without an
+// API server must not go back to a gateway that is gone.
+func (b *Book) MarshalJSON() ([]byte, error) { return json.Marshal(b.claims) }
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (b *Book) UnmarshalJSON(raw []byte) error { return json.Unmarshal(raw, &b.claims) }

@@ -1,0 +1,47 @@
+package scenario
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kilo-overlay/kilo/testbed/lab"
+)
+
+// A gateway loses power, and the one that stands by takes over before anybody
+// notices: the longest silence between pods of members, and with the new gateway's
+// own, is within the limits. The old one comes back, and nothing changes.
+func TestGatewayLosesPower(t *testing.T) {
+	l := mesh(t, lab.Default())
+	for _, location := range []string{"a", "b", "c"} {
+		eventually(t, 30*time.Second, gatewayIs(t.Context(), l, location, location+"1"))
+	}
+	time.Sleep(12 * time.Second) // claims are published, sessions stand
+
+	for _, c := range []struct {
+		off   string
+		pairs [][2]string
+	}{
+		{"a1", [][2]string{{"a3", "b2"}, {"b2", "a3"}, {"a2", "c2"}, {"c1", "a3"}, {"b1", "a2"}}},
+		{"b1", [][2]string{{"a3", "b2"}, {"b2", "c1"}}},
+		{"c1", [][2]string{{"a3", "c2"}, {"c2", "b2"}}},
+	} {
+		stop := pings(t, l, c.pairs)
+		time.Sleep(time.Second)
+		ok(t, l.Machine(c.off).PowerOff(t.Context()))
+		time.Sleep(4 * time.Second)
+		for what, s := range stop() {
+			t.Logf("%s off: %s: %s", c.off, what, s)
+			if s.LongestGap > 3*time.Second {
+				t.Errorf("%s off: %s: silent for %s", c.off, what, s.LongestGap)
+			}
+		}
+		ok(t, l.Machine(c.off).PowerOn(t.Context()))
+		back := time.Now()
+		whole(t, l, 60*time.Second)
+		t.Logf("%s is back: whole after %s", c.off, time.Since(back).Round(10*time.Millisecond))
+		if err := gatewayIs(t.Context(), l, c.off[:1], fmt.Sprintf("%c2", c.off[0]))(); err != nil {
+			t.Error(err)
+		}
+	}
+}
