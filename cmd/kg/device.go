@@ -22,7 +22,11 @@ func serveDevice(ctx context.Context, o *options, _, logTo io.Writer) error {
 	defer unlock()
 	log.Info("carrying packets for agents to come", "version", version(), "interface", o.iface)
 	g, ctx := errgroup.WithContext(ctx)
-	for slot := range o.gateways {
+	links := 1
+	if o.failoverPort > 0 {
+		links = o.gateways
+	}
+	for slot := range links {
 		g.Go(func() error {
 			return wireguard.Serve(ctx, wireguard.Options{Interface: state.TunnelLink(o.iface, slot), Mode: o.wireguard.value, MTU: int(o.mtu), Log: log})
 		})

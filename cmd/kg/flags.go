@@ -107,8 +107,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (*options, 
 		wireguard:    choice{value: "auto", allowed: []string{"auto", "kernel", "userspace"}},
 		logLevel:     choice{value: "info", allowed: []string{"all", "debug", "info", "warn", "error", "none"}},
 		subnets:      prefixList{prefixes: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}, onePerFamily: true},
-		port:         51820,
-		failoverPort: 51829,
+		port:        51820,
 	}
 	fs := o.flags()
 	fs.Usage = func() { fmt.Fprint(out, usage, fs.FlagUsagesWrapped(100)) }
@@ -150,7 +149,7 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.Var(&o.wireguard, "wireguard", "WireGuard device: auto takes the kernel's where there is one, else the built-in userspace device; kernel or userspace force one")
 	fs.StringVar(&o.iface, "interface", "kilo0", "name of the WireGuard interface")
 	fs.Var(&o.port, "port", "UDP port that WireGuard listens on; gateways that stand by are reached at the next ones, as many as --gateways says")
-	fs.Var(&o.failoverPort, "failover-port", "UDP port on which the agents of one location, and those of gateways through the tunnels, tell each other who serves")
+	fs.Var(&o.failoverPort, "failover-port", "UDP port on which the agents of one location, and those of gateways through the tunnels, tell each other who serves; 51829, say. Without it (the default for now) nobody stands by, and a gateway is replaced when its Node has turned NotReady")
 	fs.Var(&o.mtu, "mtu", "MTU of the WireGuard interface in bytes, or auto: that of the uplink less 80")
 	fs.BoolVar(&o.createInterface, "create-interface", true, "create the WireGuard interface; false: wait for somebody else to, such as \"kg wireguard\"")
 

@@ -248,7 +248,9 @@ func (c *Config) addresses(w *world, me *model.Node, d *decision) {
 		d.warnings = append(d.warnings, c.warning("NoWireGuardAddress", "%v", err))
 	}
 	d.published.WireGuardIPs = found
-	d.published.Slot = plan.Slot(w.snapshot, c.Node, c.Gateways)
+	if c.FailoverPort > 0 {
+		d.published.Slot = plan.Slot(w.snapshot, c.Node, c.Gateways)
+	}
 }
 
 func (c *Config) warning(kind, format string, args ...any) model.Warning {

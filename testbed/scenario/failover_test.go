@@ -2,6 +2,8 @@ package scenario
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,11 +14,24 @@ import (
 // notices: the longest silence between pods of members, and with the new gateway's
 // own, is within the limits. The old one comes back, and nothing changes.
 func TestGatewayLosesPower(t *testing.T) {
-	l := mesh(t, lab.Default())
+	spec := lab.Default()
+	spec.AgentFlags = append(slices.Clone(spec.AgentFlags), "--failover-port=51829")
+	l := mesh(t, spec)
 	for _, location := range []string{"a", "b", "c"} {
 		eventually(t, 30*time.Second, gatewayIs(t.Context(), l, location, location+"1"))
 	}
-	time.Sleep(12 * time.Second) // claims are published, sessions stand
+	// Those that stand by have sessions with gateways everywhere, also from behind
+	// one NAT router to behind another.
+	eventually(t, 60*time.Second, func() error {
+		for _, n := range []string{"a2", "b2", "c2"} {
+			for line := range strings.Lines(must(l.Machine(n).Exec(t.Context(), "/usr/bin/wg", "show", "all", "latest-handshakes"))(t)) {
+				if f := strings.Fields(line); len(f) == 3 && f[2] == "0" {
+					return fmt.Errorf("%s has no session with %s on %s", n, f[1], f[0])
+				}
+			}
+		}
+		return nil
+	})
 
 	for _, c := range []struct {
 		off   string

@@ -14,7 +14,7 @@ state-dir listen log-level clean-up clean-up-interface iptables-forward-rules
 
 {{/* Those that concern the device as well. */}}
 {{- define "kilo.deviceFlagNames" -}}
-wireguard interface gateways mtu state-dir log-level
+wireguard interface gateways failover-port mtu state-dir log-level
 {{- end }}
 
 {{/* mesh-granularity is meshGranularity. */}}
