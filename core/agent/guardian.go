@@ -67,7 +67,7 @@ type guardian struct {
 	post     mailbox
 	sockets  map[netip.Addr]echo
 	asked    map[exchange]asking // which question went to an address
-	heardAt  time.Time      // the serving gateway's last answer on the own network
+	heardAt  time.Time           // the serving gateway's last answer on the own network
 	unheard  map[string]bool
 	told     time.Time // when everybody was last told
 	began    time.Time // when the last claim was made

@@ -95,8 +95,7 @@ func (w *Watch) Fails(now time.Time) bool {
 	for _, q := range w.questions {
 		switch {
 		case now.Sub(q.asked) < Grace: // may still be answered
-		case q.answered[Members]:
-			return false
+		case !q.asked.After(w.heard): // before the last answer
 		case q.answered[Tunnel] || w.Alone:
 			evidence++
 			if first.IsZero() || q.asked.Before(first) {

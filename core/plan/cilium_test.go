@@ -172,12 +172,12 @@ func (w *ciliumWorld) walk(src, dst netip.Addr) (path []string, err error) {
 		switch dev {
 		case "kilo0":
 			k := &walker{snapshot: w.snapshot, states: w.states}
-			peer, ok := k.peerTo(at.Name, dst)
+			peer, ok := k.peerTo(at.Name, dev, dst)
 			if !ok {
 				return path, fmt.Errorf("%s: no peer for %s", at.Name, dst)
 			}
 			next = w.snapshot.Node(peer)
-			if from, _ := k.peerTo(peer, src); from != at.Name {
+			if from, _ := k.peerTo(peer, dev, src); from != at.Name {
 				return path, fmt.Errorf("%s takes no %s from %s (it is %q's there)", peer, src, at.Name, from)
 			}
 		case state.VXLANLink:
