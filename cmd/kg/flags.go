@@ -101,12 +101,12 @@ Flags:
 // that names the flag or variable and its value.
 func parse(args []string, getenv func(string) string, out io.Writer) (*options, error) {
 	o := &options{
-		adapter:      choice{value: "auto", allowed: []string{"auto", "flannel"}, later: []string{"cilium"}},
-		granularity:  choice{value: string(model.PerLocation), allowed: []string{string(model.PerLocation), string(model.Cross), string(model.Full)}},
-		encapsulate:  choice{value: "always", allowed: []string{"always", "crosssubnet", "never"}},
-		wireguard:    choice{value: "auto", allowed: []string{"auto", "kernel", "userspace"}},
-		logLevel:     choice{value: "info", allowed: []string{"all", "debug", "info", "warn", "error", "none"}},
-		subnets:      prefixList{prefixes: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}, onePerFamily: true},
+		adapter:     choice{value: "auto", allowed: []string{"auto", "flannel"}, later: []string{"cilium"}},
+		granularity: choice{value: string(model.PerLocation), allowed: []string{string(model.PerLocation), string(model.Cross), string(model.Full)}},
+		encapsulate: choice{value: "always", allowed: []string{"always", "crosssubnet", "never"}},
+		wireguard:   choice{value: "auto", allowed: []string{"auto", "kernel", "userspace"}},
+		logLevel:    choice{value: "info", allowed: []string{"all", "debug", "info", "warn", "error", "none"}},
+		subnets:     prefixList{prefixes: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}, onePerFamily: true},
 		port:        51820,
 	}
 	fs := o.flags()
