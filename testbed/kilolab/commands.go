@@ -476,3 +476,19 @@ func fetch(ctx context.Context, k *call) error {
 	fmt.Print(body)
 	return err
 }
+
+func container(_ context.Context, k *call) error {
+	words, err := k.parse(1, 1)
+	if err != nil {
+		return err
+	}
+	return lab.BecomeContainer(words[0])
+}
+
+func forward(ctx context.Context, k *call) error {
+	words, err := k.parse(2, 2)
+	if err != nil {
+		return err
+	}
+	return lab.Forward(ctx, words[0], words[1])
+}

@@ -67,6 +67,8 @@ func commands() []command {
 		{name: "netstate", args: "NODE", about: "rules, routes, links, filters and sysctls of a node, without counters", run: netState},
 		{name: "spec", about: "print the default lab as JSON, for up --spec", run: spec},
 		{name: "kubelets", run: kubelets, internal: true},
+		{name: "container", run: container, internal: true},
+		{name: "forward", run: forward, internal: true},
 		{name: "echo", run: echo, internal: true},
 		{name: "tunnel", run: tunnel, internal: true},
 		{name: "clang", run: clang, internal: true},

@@ -52,6 +52,9 @@ func (m *Machine) StartAgent(ctx context.Context, flags ...string) error {
 	if _, err := os.Stat(m.lab.agentBinary()); err != nil {
 		return fmt.Errorf("lab %s was brought up without an agent: %w", m.lab.Name, err)
 	}
+	if m.lab.Spec.Manifest != "" {
+		return m.startFromManifest(ctx, agentDaemon, flags...)
+	}
 	var env []string
 	for k, v := range m.spec.AgentEnv {
 		env = append(env, k+"="+v)
@@ -62,8 +65,18 @@ func (m *Machine) StartAgent(ctx context.Context, flags ...string) error {
 // startAgentPod starts all that an agent's pod runs. The agent comes first and
 // has to wait for its sidecar: nothing orders them in a cluster.
 func (m *Machine) startAgentPod(ctx context.Context) error {
-	if err := m.StartAgent(ctx); err != nil || !m.lab.Spec.Sidecar {
+	if err := m.StartAgent(ctx); err != nil {
 		return err
+	}
+	sidecar := m.lab.Spec.Sidecar
+	if m.lab.Spec.Manifest != "" {
+		var err error
+		if sidecar, err = m.lab.hasDaemonSet(ctx, SidecarDaemon); err != nil {
+			return err
+		}
+	}
+	if !sidecar {
+		return nil
 	}
 	return m.StartSidecar(ctx)
 }
@@ -74,6 +87,9 @@ const SidecarDaemon = "kg-wireguard"
 
 // StartSidecar starts the process that carries packets.
 func (m *Machine) StartSidecar(ctx context.Context) error {
+	if m.lab.Spec.Manifest != "" {
+		return m.startFromManifest(ctx, SidecarDaemon)
+	}
 	return m.startDaemon(ctx, SidecarDaemon, m.lab.agentBinary(), "wireguard", "--wireguard=userspace")
 }
 
@@ -98,6 +114,9 @@ func (m *Machine) UninstallAgent(ctx context.Context) error {
 	}
 	if err := m.stopDaemon(ctx, SidecarDaemon); err != nil {
 		return err
+	}
+	if m.lab.Spec.Manifest != "" {
+		return m.uninstallFromManifest(ctx)
 	}
 	_, err := m.Exec(ctx, m.lab.agentBinary(), "uninstall", "--hostname="+m.Name, "--kubeconfig="+m.lab.Kubeconfig("agent"))
 	return err

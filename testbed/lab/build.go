@@ -50,6 +50,7 @@ func (l *Lab) goBuild(ctx context.Context, pkg, out string) error {
 	l.say("building %s", pkg)
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", shared, pkg)
 	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static, as in an image that holds nothing else
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s: %w\n%s", pkg, err, text)
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -196,7 +197,7 @@ func (l *Lab) applyManifests(ctx context.Context) error {
 	if err := os.WriteFile(files[0], []byte(labManifest), 0o644); err != nil {
 		return err
 	}
-	for _, name := range []string{"crds.yaml", "rbac.yaml"} {
+	for _, name := range []string{"crds.yaml", cmp.Or(l.Spec.Manifest, "rbac.yaml")} {
 		files = append(files, filepath.Join(root, "manifests", name))
 	}
 	if l.Spec.CNI.hasCilium() { // whose operator would do it

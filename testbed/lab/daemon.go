@@ -20,6 +20,11 @@ func (m *Machine) startDaemon(ctx context.Context, name, path string, args ...st
 }
 
 func (m *Machine) startDaemonEnv(ctx context.Context, name string, env []string, path string, args ...string) error {
+	return m.startDaemonAs(ctx, name, path, env, path, args...)
+}
+
+// startDaemonAs starts a program that turns into another one.
+func (m *Machine) startDaemonAs(ctx context.Context, name, becomes string, env []string, path string, args ...string) error {
 	g := m.group.sub(name)
 	if pid := g.pid(); pid != 0 {
 		return fmt.Errorf("node %s: %s runs already, as process %d", m.Name, name, pid)
@@ -31,6 +36,7 @@ func (m *Machine) startDaemonEnv(ctx context.Context, name string, env []string,
 	_, err = process{
 		group: g,
 		argv:  append([]string{path}, args...),
+		exe:   becomes,
 		env:   append([]string{"NODE_NAME=" + m.Name}, env...),
 		log:   m.lab.logFile(m.Name, name),
 		enter: pid,

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 type process struct {
 	group group    // where it is born
 	argv  []string // argv[0] is a path
+	exe   string   // the program that it becomes; "": argv[0]
 	env   []string // in addition to PATH and HOME
 	log   string   // file that its output is appended to
 	enter int      // process whose namespaces it joins, 0: none
@@ -73,7 +75,7 @@ func (p process) start(ctx context.Context) (int, error) {
 	}()
 
 	pid := cmd.Process.Pid
-	want, err := os.Stat(p.argv[0])
+	want, err := os.Stat(cmp.Or(p.exe, p.argv[0]))
 	if err != nil {
 		return 0, err
 	}

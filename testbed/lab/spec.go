@@ -40,6 +40,10 @@ type Spec struct {
 	// Sidecar has packets carried by a process beside the agent (kg wireguard),
 	// which the agent waits for and which outlives it.
 	Sidecar bool `json:"sidecar,omitempty"`
+	// Manifest is a file of the product's manifests (kilo-flannel.yaml). Agents,
+	// sidecars included, are then what its DaemonSets say and nothing else, each with
+	// a token of its own. "": the lab's own command line, for all with one token.
+	Manifest string `json:"manifest,omitempty"`
 	// AgentFlags are added to the command line of every agent.
 	AgentFlags []string `json:"agentFlags,omitempty"`
 }

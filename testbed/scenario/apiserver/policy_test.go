@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -215,5 +216,41 @@ func allowed(s *server, what string, err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Errorf("%s: %v", what, err)
+	}
+}
+
+// Every manifest is taken by a real API server, which refuses fields that it does
+// not know and expressions that do not compile.
+func TestEveryManifestIsTaken(t *testing.T) {
+	s := start(t)
+	// What the Prometheus operator brings; its own definition is not at hand, so
+	// this takes any PodMonitor.
+	s.kubectl(`apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: podmonitors.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  names: {kind: PodMonitor, plural: podmonitors}
+  scope: Namespaced
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`, "apply", "--filename=-")
+	s.kubectl("", "wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
+	files, err := filepath.Glob(filepath.Join(s.root, "manifests", "*.yaml"))
+	if err != nil || len(files) < 15 {
+		t.Fatalf("%d manifests, error %v", len(files), err)
+	}
+	for _, file := range files {
+		s.kubectl("", "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename="+file)
+	}
+	// As the seeds of the documentation have it: two lines, and then again by the
+	// next release's.
+	for range 2 {
+		for _, file := range []string{"crds.yaml", "kilo-kubeadm.yaml"} {
+			s.kubectl("", "apply", "--filename="+filepath.Join(s.root, "manifests", file))
+		}
+	}
+	if out := s.kubectl("", "-n", "kube-system", "get", "ds", "-l", "app.kubernetes.io/name=kilo"); !strings.Contains(out, "kilo") {
+		t.Errorf("no DaemonSet by the label that people look for:\n%s", out)
 	}
 }
