@@ -89,6 +89,7 @@ Usage:
   kg uninstall [flags]  remove everything of the mesh from this node
   kg wg show            print the WireGuard devices as wg does, without secrets; so does kg
                         under the name wg
+  kg pause              do nothing: what a pod does after kg uninstall
   kg version            print the version
 
 Every flag can be given as an environment variable instead: --mesh-granularity

@@ -38,6 +38,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, lo
 			do, args = serveDevice, args[1:]
 		case "uninstall":
 			do, args = uninstall, args[1:]
+		case "pause":
+			do, args = pause, args[1:]
 		case "version":
 			do, args = printVersion, args[1:]
 		}
@@ -53,6 +55,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, lo
 		do = printVersion
 	}
 	return do(ctx, o, out, log)
+}
+
+// pause does nothing until it is told to end: a pod that has done its work, such
+// as kg uninstall on a node, stays for others to see, and the image has no shell.
+func pause(ctx context.Context, _ *options, _, _ io.Writer) error {
+	<-ctx.Done()
+	return nil
 }
 
 func printVersion(_ context.Context, _ *options, out, _ io.Writer) error {

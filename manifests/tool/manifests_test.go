@@ -148,6 +148,8 @@ func TestWhatValuesBring(t *testing.T) {
 		{"another address to listen at", values{"listen": "10.0.0.1:9107"}, []string{"host: \"10.0.0.1\"", "containerPort: 9107", "port: 9107"}, []string{"1107\n"}},
 		{"every address to listen at", values{"listen": "[::]:1108"}, []string{"host: \"127.0.0.1\"", "port: 1108"}, []string{"1107\n"}},
 		{"another state directory", values{"stateDir": "/data/kilo"}, []string{"path: /data/kilo", "mountPath: /data/kilo", "--state-dir=/data/kilo"}, []string{"/var/lib/kilo"}},
+		{"the way out", values{"uninstall": true, "stateDir": "/data/kilo", "wireguardDaemonSet": values{"enabled": true}},
+			[]string{"name: kilo-uninstall", "command: [kg, uninstall]", "--state-dir=/data/kilo", "ClusterRole"}, []string{"readinessProbe", "name: kilo-wireguard"}},
 		{"metrics", values{"podMonitor": values{"enabled": true, "labels": values{"release": "prom"}}}, []string{"kind: PodMonitor", "release: prom"}, nil},
 		{"what a flag says, the policy allows", values{"leader": true, "location": "it's here", "allowedLocationIps": []any{"10.9.0.0/16"}, "internalCidr": []any{"10.0.0.0/8"}},
 			[]string{`["10.9.0.0/16"]`, `["10.0.0.0/8"]`}, []string{"flag-leader' in variables.set"}},
@@ -181,7 +183,8 @@ func TestLeastPrivilege(t *testing.T) {
 				if s["privileged"] != nil || s["readOnlyRootFilesystem"] != true || s["allowPrivilegeEscalation"] != false || !slices.Equal(caps["drop"].([]any), []any{"ALL"}) {
 					t.Errorf("%s: %v: %v", v.File, c["name"], s)
 				}
-				for _, added := range caps["add"].([]any) {
+				added, _ := caps["add"].([]any)
+				for _, added := range added {
 					if added != "NET_ADMIN" && (added != "NET_RAW" || c["name"] != "kilo") {
 						t.Errorf("%s: %v: capability %v", v.File, c["name"], added)
 					}
@@ -203,7 +206,7 @@ func rendered(t *testing.T, v values) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes := files["NOTES.txt"]; !strings.Contains(notes, "rollout status ds/kilo") {
+	if notes := files["NOTES.txt"]; !strings.Contains(notes, "rollout status ds/kilo") && !strings.Contains(notes, "helm uninstall -n kube-system kilo") {
 		t.Errorf("the notes: %q", notes)
 	}
 	var parts []string

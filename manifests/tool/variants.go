@@ -88,6 +88,15 @@ func variants() []variant {
 			out = append(out, v)
 		}
 	}
+	out = append(out, variant{
+		File: "kilo-uninstall.yaml",
+		Comment: `Takes everything of the mesh off each node. Delete the DaemonSets kilo and
+kilo-wireguard first, apply this, wait for "kubectl -n kube-system rollout status
+ds/kilo-uninstall", and delete it. Agents with values of their own, a --state-dir say,
+are removed by "helm upgrade --reuse-values --set uninstall=true".`,
+		Values: values{"uninstall": true, "kubeconfigConfigMap": kubeadm()["kubeconfigConfigMap"]},
+		Only:   []string{"uninstall.yaml"},
+	})
 	heterogeneous := k3s()
 	heterogeneous["wireguardDaemonSet"] = values{"enabled": true}
 	return append(out, variant{

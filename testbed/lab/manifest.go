@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/kilo-overlay/kilo/testbed/tools"
 )
 
 // With Spec.Manifest the agents are what a manifest of the product makes of them:
@@ -78,13 +80,32 @@ func (m *Machine) ExecAgent(ctx context.Context, argv ...string) (string, error)
 	return m.Exec(ctx, m.lab.path("bin", "kilolab"), "container", path)
 }
 
-// uninstallFromManifest runs kg uninstall where the agent ran, with its flags.
+// uninstallFromManifest does what kilo-uninstall.yaml does on this machine.
 func (m *Machine) uninstallFromManifest(ctx context.Context) error {
-	spec, err := m.container(ctx, agentDaemon)
+	root, err := tools.SourceRoot()
 	if err != nil {
 		return err
 	}
-	_, err = m.ExecAgent(ctx, append([]string{"kg", "uninstall"}, spec.Args[1:]...)...)
+	if _, err := m.lab.Kubectl(ctx, "apply", "--server-side", "--filename="+filepath.Join(root, "manifests", "kilo-uninstall.yaml")); err != nil {
+		return err
+	}
+	client, err := m.lab.Client("admin")
+	if err != nil {
+		return err
+	}
+	ds, err := client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kilo-uninstall", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	spec, err := m.containerOf(ctx, "uninstall", ds)
+	if err != nil {
+		return err
+	}
+	path, err := m.writeContainer("uninstall", spec)
+	if err != nil {
+		return err
+	}
+	_, err = m.Exec(ctx, m.lab.path("bin", "kilolab"), "container", path)
 	return err
 }
 
@@ -104,6 +125,12 @@ func (m *Machine) container(ctx context.Context, daemon string) (containerSpec, 
 	if err != nil {
 		return containerSpec{}, err
 	}
+	return m.containerOf(ctx, daemon, ds)
+}
+
+// containerOf is container for any DaemonSet: its init container, where it has one,
+// is what works.
+func (m *Machine) containerOf(ctx context.Context, name string, ds *appsv1.DaemonSet) (containerSpec, error) {
 	client, err := m.lab.Client("kubelet")
 	if err != nil {
 		return containerSpec{}, err
@@ -115,9 +142,9 @@ func (m *Machine) container(ctx context.Context, daemon string) (containerSpec, 
 	if len(pod.Spec.Containers) != 1 || !pod.Spec.HostNetwork {
 		return containerSpec{}, fmt.Errorf("DaemonSet %s: want one container on the node's network", ds.Name)
 	}
-	c := pod.Spec.Containers[0]
+	c := append(slices.Clone(pod.Spec.InitContainers), pod.Spec.Containers...)[0]
 	dir := m.lab.path("containers", m.Name)
-	out := containerSpec{Root: filepath.Join(dir, daemon), Binary: m.lab.agentBinary()}
+	out := containerSpec{Root: filepath.Join(dir, name), Binary: m.lab.agentBinary()}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return containerSpec{}, err
 	}

@@ -67,8 +67,8 @@ func withKubeProxyConfig(t *testing.T) func(*lab.Lab) {
 }
 
 // A cluster made with kubeadm, on Flannel: one kubectl apply and the mesh is there,
-// "wg show" answers in the agent's pod, agents come again, and kg uninstall in the
-// same pod leaves the Node as it was.
+// "wg show" answers in the agent's pod, agents come again, and
+// kilo-uninstall.yaml leaves the Node as it was.
 func TestInstalledOnKubeadm(t *testing.T) {
 	l := installed(t, "kilo-kubeadm-flannel.yaml", lab.Default(), withKubeProxyConfig(t))
 	reachAll(t, l, 42, 56)
@@ -103,7 +103,13 @@ func TestInstalledOnKubeadm(t *testing.T) {
 	nothingDenied(t, l)
 
 	a3 := l.Machine("a3")
+	if _, err := a3.ExecAgent(t.Context(), "kg", "uninstall"); err == nil {
+		t.Error("kg uninstall ran beside the agent")
+	}
 	ok(t, a3.UninstallAgent(t.Context()))
+	if links := must(a3.Exec(t.Context(), "/usr/sbin/ip", "-brief", "link"))(t); strings.Contains(links, "kilo") {
+		t.Errorf("uninstalled, and a3 has\n%s", links)
+	}
 	for name := range node(t, l, "a3").Annotations {
 		if strings.HasPrefix(name, "kilo.squat.ai/") {
 			t.Errorf("uninstalled, and a3 carries %s", name)
