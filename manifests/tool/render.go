@@ -18,7 +18,7 @@ import (
 const chartDir = "helm/kilo"
 
 // order is that in which things are applied: who may do what first.
-var order = []string{"crds.yaml", "rbac.yaml", "policy.yaml", "wireguard.yaml", "daemonset.yaml", "uninstall.yaml", "podmonitor.yaml"}
+var order = []string{"crds.yaml", "rbac.yaml", "policy.yaml", "wireguard.yaml", "daemonset.yaml", "uninstall.yaml", "podmonitor.yaml", "prometheusrule.yaml"}
 
 // render returns the chart's templates with these values, by file name, as Helm
 // renders them; templates that come out empty are left out. An error is Helm's

@@ -62,6 +62,13 @@ func variants() []variant {
 			Values:  values{"podMonitor": values{"enabled": true}},
 			Only:    []string{"podmonitor.yaml"},
 		},
+		{
+			File: "alerts.yaml",
+			Comment: `For the Prometheus operator: alerts. Without it, what is below spec: is a file of
+rules as Prometheus reads it. docs/grafana/kilo.json is a dashboard.`,
+			Values: values{"prometheusRule": values{"enabled": true}},
+			Only:   []string{"prometheusrule.yaml"},
+		},
 	}
 	for _, d := range []struct {
 		name, words string

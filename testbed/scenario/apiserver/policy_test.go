@@ -223,19 +223,21 @@ func allowed(s *server, what string, err error) {
 // not know and expressions that do not compile.
 func TestEveryManifestIsTaken(t *testing.T) {
 	s := start(t)
-	// What the Prometheus operator brings; its own definition is not at hand, so
-	// this takes any PodMonitor.
-	s.kubectl(`apiVersion: apiextensions.k8s.io/v1
+	// What the Prometheus operator brings. Its own definitions are not at hand, so
+	// these take anything of that kind.
+	for kind, plural := range map[string]string{"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"} {
+		s.kubectl(fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: podmonitors.monitoring.coreos.com}
+metadata: {name: %[2]s.monitoring.coreos.com}
 spec:
   group: monitoring.coreos.com
-  names: {kind: PodMonitor, plural: podmonitors}
+  names: {kind: %[1]s, plural: %[2]s}
   scope: Namespaced
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
-`, "apply", "--filename=-")
-	s.kubectl("", "wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
+`, kind, plural), "apply", "--filename=-")
+		s.kubectl("", "wait", "--for=condition=Established", "crd/"+plural+".monitoring.coreos.com")
+	}
 	files, err := filepath.Glob(filepath.Join(s.root, "manifests", "*.yaml"))
 	if err != nil || len(files) < 15 {
 		t.Fatalf("%d manifests, error %v", len(files), err)
