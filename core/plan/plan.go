@@ -210,6 +210,15 @@ func (p *planner) findRemote() {
 				c.prefix, c.through(p.snapshot, p.locations), p.self.Name, net)
 			continue
 		}
+		if net, ok := p.gatewayConnected(c.prefix); ok && hop == nil && int(c.party) != p.own {
+			p.warn("OnLinkElsewhere", "node/"+p.self.Name,
+				"%s, reached through %s, is not served on node %s: it lies in %s, the network of %s, the gateway of its location; give one of the two other addresses, or put both nodes into one location",
+				c.prefix, c.through(p.snapshot, p.locations), p.self.Name, net, p.gateway.Name)
+			if c.kind != clusterKind {
+				continue
+			}
+			c.mute = true // nor does it leave in clear
+		}
 		p.remote = append(p.remote, remote{claim: c, hop: hop, mtu: p.pathMTU(c, hop)})
 	}
 	for i := range p.remote {
@@ -224,6 +233,20 @@ func (p *planner) findRemote() {
 func (p *planner) connected(prefix netip.Prefix) (netip.Prefix, bool) {
 	for _, n := range p.facts.Connected {
 		if covers(n, prefix) {
+			return n, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// gatewayConnected is connected for the gateway that serves this node, as far as
+// it has published where it is: what it refuses, its members do not send it.
+func (p *planner) gatewayConnected(prefix netip.Prefix) (netip.Prefix, bool) {
+	if p.serving || p.gateway == nil {
+		return netip.Prefix{}, false
+	}
+	for _, n := range p.gateway.InternalIPs {
+		if n = n.Masked(); covers(n, prefix) {
 			return n, true
 		}
 	}
