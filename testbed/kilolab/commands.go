@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,6 +122,15 @@ func demo(ctx context.Context, k *call) error {
 		return fmt.Errorf("lab %s is up already and %s would change nothing: take it down first (kilolab down --name %s)", k.name, strings.Join(given, " "), k.name)
 	case err == nil:
 		fmt.Printf("lab %s is up already\n", k.name)
+		if len(l.Agents()) > 0 {
+			renewed, err := l.RenewAgents(ctx)
+			if err != nil {
+				return err
+			}
+			if renewed {
+				fmt.Println("kg has changed since: it is renewed on all nodes")
+			}
+		}
 	case errors.Is(err, lab.ErrNoLab):
 		l, err = lab.Up(ctx, s, opts)
 	default:
@@ -136,9 +147,14 @@ func demo(ctx context.Context, k *call) error {
 		return err
 	}
 	var m lab.Matrix
-	if len(l.Agents()) == 0 {
+	switch off := poweredOff(l); {
+	case len(l.Agents()) == 0:
+		fmt.Println("there is no kg in this lab: no pod reaches another location")
 		m, err = l.Matrix(ctx)
-	} else {
+	case len(off) > 0:
+		fmt.Printf("powered off: %s; the mesh is not whole without (kilolab poweron NODE)\n", strings.Join(off, ", "))
+		m, err = l.Matrix(ctx)
+	default:
 		fmt.Println("waiting for the mesh")
 		m, err = l.WaitForMesh(ctx, 2*time.Minute)
 	}
@@ -150,11 +166,34 @@ func demo(ctx context.Context, k *call) error {
 	return err
 }
 
+func poweredOff(l *lab.Lab) []string {
+	var off []string
+	for _, m := range l.Machines() {
+		if !m.Alive() {
+			off = append(off, m.Name)
+		}
+	}
+	return off
+}
+
 func down(ctx context.Context, k *call) error {
 	if _, err := k.parse(0, 0); err != nil {
 		return err
 	}
-	return lab.Down(ctx, k.name)
+	names, err := lab.Names()
+	if err == nil && !slices.Contains(names, k.name) {
+		// No error: down may be said again and again, and something without
+		// files may be left of an interrupted up.
+		fmt.Printf("there is no lab %s%s\n", k.name, others(names))
+	}
+	return errors.Join(err, lab.Down(ctx, k.name))
+}
+
+func others(names []string) string {
+	if len(names) == 0 {
+		return ", nor any other"
+	}
+	return "; there is " + strings.Join(names, ", ")
 }
 
 func list(_ context.Context, k *call) error {
@@ -248,15 +287,37 @@ func execAt(_ context.Context, k *call) error {
 }
 
 func kubectl(_ context.Context, k *call) error {
-	// Flags that are not ours are kubectl's, so `--` may be left out.
-	if len(k.raw) > 0 && k.raw[0] != "--name" && k.raw[0] != "--" {
-		k.raw = append([]string{"--"}, k.raw...)
-	}
-	l, _, err := k.open(0, 0)
+	l, err := k.openFor()
 	if err != nil {
 		return err
 	}
 	return l.BecomeKubectl(k.rest...)
+}
+
+func kgctl(_ context.Context, k *call) error {
+	l, err := k.openFor()
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program := filepath.Join(filepath.Dir(self), "kgctl")
+	if _, err := os.Stat(program); err != nil {
+		return fmt.Errorf("%w: make build puts it beside kilolab", err)
+	}
+	return l.BecomeKgctl(program, k.rest...)
+}
+
+// openFor is open for another program's command line: flags that are not ours
+// are that one's, so `--` may be left out.
+func (k *call) openFor() (*lab.Lab, error) {
+	if len(k.raw) > 0 && k.raw[0] != "--name" && !strings.HasPrefix(k.raw[0], "--name=") && k.raw[0] != "--" {
+		k.raw = append([]string{"--"}, k.raw...)
+	}
+	l, _, err := k.open(0, 0)
+	return l, err
 }
 
 func logs(_ context.Context, k *call) error {
@@ -292,7 +353,10 @@ func restart(ctx context.Context, k *call) error {
 	}
 	switch d := daemonOf(words); d {
 	case "kg":
-		return m.RestartAgent(ctx)
+		if err := m.RestartAgent(ctx); err != nil {
+			return err
+		}
+		return m.AgentStays(ctx)
 	case "flanneld":
 		return m.RestartFlannel(ctx)
 	case "cilium-agent":
@@ -325,7 +389,10 @@ func startAgent(ctx context.Context, k *call) error {
 	if err != nil {
 		return err
 	}
-	return m.StartAgent(ctx, k.rest...)
+	if err := m.StartAgent(ctx, k.rest...); err != nil {
+		return err
+	}
+	return m.AgentStays(ctx)
 }
 
 func upgrade(ctx context.Context, k *call) error {

@@ -52,6 +52,7 @@ func commands() []command {
 		{name: "matrix", args: "[-o json]", about: "every pod pings every other; exit code 1 if a pair fails", run: matrix},
 		{name: "exec", args: "PLACE [-- CMD…]", about: "run a command, or a shell, at a node, pod/NAME, router-LOCATION or internet", run: execAt},
 		{name: "kubectl", args: "-- …", about: "kubectl as administrator", run: kubectl},
+		{name: "kgctl", args: "-- …", about: "the kgctl beside this program, as administrator", run: kgctl},
 		{name: "logs", args: "NODE [DAEMON]", about: "what a daemon has said: kg (default), flanneld, cilium, kube-proxy …", run: logs},
 		{name: "restart", args: "NODE [DAEMON]", about: "stop by SIGTERM and start kg (default), flanneld, cilium or kube-proxy", run: restart},
 		{name: "kill", args: "NODE [DAEMON]", about: "end kg (default) or another daemon by SIGKILL", run: kill},

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,18 +152,54 @@ func (m *Machine) WaitForAgent(ctx context.Context, limit time.Duration) error {
 	var last error
 	if poll(wait, 100*time.Millisecond, func() bool {
 		last = m.agentReady(wait)
-		return last == nil
+		return last == nil || m.Daemon(agentDaemon) == 0 // nobody starts it again
 	}) != nil {
 		return fmt.Errorf("after %s: %w", limit, last)
 	}
-	return nil
+	return last
+}
+
+// AgentStays waits until the machine's agent answers at all, or for a few
+// seconds. The error says that it has ended, and its last words.
+func (m *Machine) AgentStays(ctx context.Context) error {
+	wait, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	ended := false
+	_ = poll(wait, 100*time.Millisecond, func() bool {
+		ended = m.Daemon(agentDaemon) == 0
+		_, err := m.AgentGet(wait, "/status")
+		return ended || err == nil
+	})
+	if ended {
+		return m.agentReady(ctx)
+	}
+	return ctx.Err()
+}
+
+// RenewAgents is UpgradeAgents where the source tree gives another agent than
+// the one that the lab has; renewed tells whether it did.
+func (l *Lab) RenewAgents(ctx context.Context) (renewed bool, err error) {
+	fresh := l.agentBinary() + ".fresh"
+	defer os.Remove(fresh)
+	if err := l.goBuild(ctx, "./cmd/kg", fresh); err != nil {
+		return false, err
+	}
+	was, err := os.ReadFile(l.agentBinary())
+	if err != nil {
+		return false, err
+	}
+	is, err := os.ReadFile(fresh)
+	if err != nil || bytes.Equal(was, is) {
+		return false, err
+	}
+	return true, l.UpgradeAgents(ctx, fresh)
 }
 
 // agentReady says in one line why the machine's agent is not ready; nil if it
 // is.
 func (m *Machine) agentReady(ctx context.Context) error {
 	if m.Daemon(agentDaemon) == 0 {
-		return fmt.Errorf("%s: the agent does not run; its log ends:\n%s", m.Name, logTail(m.LogFile(agentDaemon), 5))
+		return fmt.Errorf("%s: the agent does not run; its last words:\n%s", m.Name, lastWords(m.LogFile(agentDaemon)))
 	}
 	if _, err := m.AgentGet(ctx, "/readyz"); err != nil {
 		line, _, _ := strings.Cut(err.Error(), "\n") // the first sentence of many

@@ -222,6 +222,12 @@ func (l *Lab) BecomeKubectl(args ...string) error {
 	return l.Machine(l.Spec.controlPlane().Name).Become(l.kubectlArgs(args)...)
 }
 
+// BecomeKgctl replaces the running program by a kgctl that reads this cluster.
+func (l *Lab) BecomeKgctl(program string, args ...string) error {
+	argv := append([]string{program, "--kubeconfig=" + l.Kubeconfig("admin")}, args...)
+	return l.Machine(l.Spec.controlPlane().Name).Become(argv...)
+}
+
 // labManifest gives the daemons of the lab the permissions that their own
 // manifests give them in a cluster.
 const labManifest = `

@@ -179,7 +179,12 @@ func (p *Place) Become(argv ...string) error {
 	if err := os.WriteFile(string(g)+"/cgroup.procs", []byte("0"), 0o644); err != nil {
 		return err
 	}
-	argv = append(enterArgs(pid), argv...)
+	// Where the caller is, so that relative paths mean what they say.
+	enter := enterArgs(pid)
+	if dir, err := os.Getwd(); err == nil {
+		enter = slices.Insert(enter, len(enter)-1, "--wdns="+dir)
+	}
+	argv = append(enter, argv...)
 	return syscall.Exec(argv[0], argv, append(cleanEnv(), "PS1="+p.Name+"# "))
 }
 

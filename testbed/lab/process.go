@@ -156,6 +156,18 @@ func run(ctx context.Context, g group, stdin string, argv ...string) (string, er
 }
 
 // logTail is the end of a log file, for error messages.
+// lastWords is why a Go program that ended did: the line of a panic or a fatal
+// error with what follows it, else the last line.
+func lastWords(path string) string {
+	tail := strings.Split(logTail(path, 400), "\n")
+	for i := len(tail) - 1; i >= 0; i-- {
+		if strings.HasPrefix(tail[i], "panic: ") || strings.HasPrefix(tail[i], "fatal error: ") {
+			return strings.Join(tail[i:min(i+8, len(tail))], "\n")
+		}
+	}
+	return tail[len(tail)-1]
+}
+
 func logTail(path string, lines int) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -3,6 +3,8 @@ package lab
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -154,6 +156,22 @@ func TestCutPorts(t *testing.T) {
 			if !slices.Equal(addrs, want) {
 				t.Errorf("%s: %v: %v, want %v", test.name, p, addrs, want)
 			}
+		}
+	}
+}
+
+func TestLastWords(t *testing.T) {
+	for name, c := range map[string]struct{ log, want string }{
+		"an error":               {"started\nkg: no kubeconfig\n", "kg: no kubeconfig"},
+		"a panic, its goroutine": {"started\npanic: broken\n\ngoroutine 1 [running]:\nmain.main()\n\t/kg/main.go:1\n", "panic: broken\n\ngoroutine 1 [running]:\nmain.main()\n\t/kg/main.go:1"},
+		"the last of two":        {"panic: first\nstarted\nfatal error: all goroutines are asleep - deadlock!\n", "fatal error: all goroutines are asleep - deadlock!"},
+	} {
+		file := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(file, []byte(c.log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := lastWords(file); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

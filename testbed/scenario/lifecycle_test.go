@@ -124,7 +124,9 @@ func traces(t *testing.T, name string) []string {
 	}
 	shell(`ip -brief link | sed 's/ .*//; s/^/link:/'`)
 	shell(`ip netns list | sed 's/ .*//; s/^/netns:/'`)
-	shell(`cut -d' ' -f5 /proc/self/mountinfo | sed 's/^/mount:/'`)
+	// Others mount things on this machine too: those count that name the lab, or
+	// stand where its machines have something of their own.
+	shell(`cut -d' ' -f5 /proc/self/mountinfo | sed -nE '\#` + name + `|^/(var/)?run/(netns|flannel|wireguard|cilium)|^/var/lib/(kilo|cni)|^/etc/|^/sys/fs/bpf#s/^/mount:/p'`)
 	shell(`find /sys/fs/cgroup -type d -path '*kilolab*' -name '` + name + `*' 2>/dev/null || true`)
 	shell(`find /sys/fs/bpf -mindepth 1`)
 	// What Cilium would set for the whole machine.
