@@ -283,10 +283,13 @@ func (s *sets) has(set string, v6 bool) bool {
 // add makes a set of each family of prefixes, which are sorted.
 func (s *sets) add(set string, prefixes []netip.Prefix) {
 	for _, v6 := range []bool{false, true} {
-		elements := make([]netip.Prefix, 0, len(prefixes))
-		for _, p := range prefixes {
+		var elements []netip.Prefix
+		for i, p := range prefixes {
 			if p.Addr().Is4() == v6 {
 				continue
+			}
+			if elements == nil { // most meshes have one family: nothing for the other
+				elements = make([]netip.Prefix, 0, len(prefixes)-i)
 			}
 			// Sorted, an enclosing prefix comes first; intervals must not overlap.
 			if n := len(elements); n > 0 && covers(elements[n-1], p) {
