@@ -10,13 +10,12 @@ import (
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
 
-// Flannel routes and Cilium, chained behind it, enforces policies: the mesh is
-// Flannel's, and Cilium knows pods and nodes of other locations for what they
-// are.
+// Flannel routes and Cilium, chained behind it, enforces policies: agents find
+// that out and join Flannel's network, and Cilium knows pods and nodes of other
+// locations for what they are.
 func TestChained(t *testing.T) {
 	spec := lab.Default()
 	spec.CNI = lab.CNIChained
-	spec.AgentFlags = []string{"--adapter=flannel"}
 	spec.Locations[1].Nodes[1].PodNamespace = "elsewhere" // b2's pod
 	l := mesh(t, spec)
 	reachAll(t, l, 42, 56)
