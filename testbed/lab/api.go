@@ -101,6 +101,15 @@ func (m *Machine) Unregister(ctx context.Context) error {
 		}
 		return err
 	}
+	pods, err := client.CoreV1().Pods("").List(ctx, onNode)
+	if err != nil {
+		return err
+	}
+	if m.lab.Spec.CNI.hasCilium() {
+		if err := m.lab.forgetCilium(ctx, m.Name, pods.Items); err != nil {
+			return err
+		}
+	}
 	return errors.Join(
 		gone(client.CoreV1().Nodes().Delete(ctx, m.Name, now)),
 		gone(client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, m.Name, now)),

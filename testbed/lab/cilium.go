@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kilo-overlay/kilo/testbed/tools"
@@ -80,7 +81,7 @@ const (
 
 // ciliumStart is how long an agent may take until it serves: with others on two
 // cores it compiles its programs first.
-const ciliumStart = 3 * time.Minute
+const ciliumStart = 5 * time.Minute
 
 // startCilium starts the machine's agent and waits until it serves the CNI
 // plugin.
@@ -240,7 +241,8 @@ func (l *Lab) waitForCilium(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	const limit = 2 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		m, err := reach(ctx, l.PodPlaces(), l.PodPlaces(), l.carriedByCilium)
@@ -248,7 +250,7 @@ func (l *Lab) waitForCilium(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("Cilium does not carry what it should, a minute after its agents are ready:\n%s", m)
+			return fmt.Errorf("%s after its agents are ready Cilium does not carry what it should:\n%s", limit, m)
 		}
 	}
 }
@@ -266,6 +268,17 @@ func (l *Lab) carriedByCilium(from, to *Place) bool {
 	loc, a, _ := l.Spec.node(l.Pod(from.Name).Node)
 	_, b, _ := l.Spec.node(l.Pod(to.Name).Node)
 	return a == b || a.Subnet == b.Subnet && !loc.Cloud
+}
+
+// forgetCilium deletes what Cilium keeps about a node and its pods, as its
+// operator and the garbage collector do.
+func (l *Lab) forgetCilium(ctx context.Context, node string, pods []corev1.Pod) error {
+	_, err := l.Kubectl(ctx, "delete", "ciliumnode", node, "--ignore-not-found")
+	for _, p := range pods {
+		_, gone := l.Kubectl(ctx, "delete", "ciliumendpoint", p.Name, "--namespace="+p.Namespace, "--ignore-not-found")
+		err = errors.Join(err, gone)
+	}
+	return err
 }
 
 // podPrefix is the node's, as its object shows it.

@@ -56,6 +56,8 @@ func TestCiliumAlone(t *testing.T) {
 				return nil
 			})
 
+			ciliumNodeJoinsAndLeaves(t, l)
+
 			ok(t, l.Down(t.Context()))
 			if after := traces(t, name); !slices.Equal(before, after) {
 				t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
@@ -83,6 +85,17 @@ func ciliumModes() []ciliumMode {
 		}, []string{`"inter-host-routing-mode":"Native"`, `"intra-host-routing-mode":"BPF"`}},
 		{"chained", func(s *lab.Spec) { s.CNI = lab.CNIChained },
 			[]string{`"cni-chaining":{"mode":"generic-veth"}`}},
+	}
+}
+
+// ciliumNodeJoinsAndLeaves takes a node more into a location, and out again.
+func ciliumNodeJoinsAndLeaves(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	must(l.Join(t.Context(), "b", lab.Node{Name: "b3", Pods: 1}))(t)
+	eventually(t, 30*time.Second, func() error { return l.Pod("b3").Ping(t.Context(), l.Pod("b1").Addr) })
+	ok(t, l.Leave(t.Context(), "b3"))
+	if left := must(l.Kubectl(t.Context(), "get", "nodes,pods,ciliumnodes,ciliumendpoints", "--output=name"))(t); strings.Contains(left, "b3") {
+		t.Errorf("b3 is still there:\n%s", left)
 	}
 }
 
