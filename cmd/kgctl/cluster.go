@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kilo-overlay/kilo/core/cluster"
@@ -20,25 +21,67 @@ const loadTimeout = 30 * time.Second
 
 // loadCluster reads the cluster that the kubeconfig names.
 func loadCluster(ctx context.Context, o *options) (model.Snapshot, []model.Warning, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
-	if err != nil {
-		return model.Snapshot{}, nil, fmt.Errorf("no way to the API server: %w; name a kubeconfig with --kubeconfig", err)
-	}
-	subnets, err := o.wireGuardSubnets()
+	config, err := clusterConfig(o)
 	if err != nil {
 		return model.Snapshot{}, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	s, warnings, err := cluster.Load(ctx, cluster.Config{
-		REST: config, TopologyLabel: o.topologyLabel, WireGuardSubnets: subnets, Version: release(),
-	})
+	s, warnings, err := cluster.Load(ctx, config)
 	if err != nil {
-		return s, nil, fmt.Errorf("API server %s: %w", config.Host, err)
+		return s, nil, fmt.Errorf("API server %s: %w", config.REST.Host, err)
 	}
 	return s, warnings, nil
+}
+
+// clusterConfig is the way to the cluster that the kubeconfig names.
+func clusterConfig(o *options) (cluster.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return cluster.Config{}, fmt.Errorf("no way to the API server: %w; name a kubeconfig with --kubeconfig", err)
+	}
+	subnets, err := o.wireGuardSubnets()
+	if err != nil {
+		return cluster.Config{}, err
+	}
+	return cluster.Config{REST: config, TopologyLabel: o.topologyLabel, WireGuardSubnets: subnets, Namespace: o.namespace, Version: release()}, nil
+}
+
+// completeNodes and completePeers offer names to the shell.
+func (p *program) completeNodes(o *options) cobra.CompletionFunc {
+	return p.complete(o, func(s model.Snapshot) (names []string) {
+		for i := range s.Nodes {
+			names = append(names, s.Nodes[i].Name)
+		}
+		return names
+	})
+}
+
+func (p *program) completePeers(o *options) cobra.CompletionFunc {
+	return p.complete(o, func(s model.Snapshot) (names []string) {
+		for i := range s.Peers {
+			names = append(names, s.Peers[i].Name)
+		}
+		return names
+	})
+}
+
+func (p *program) complete(o *options, names func(model.Snapshot) []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), 3*time.Second)
+		defer cancel()
+		s, _, err := p.load(ctx, o)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		return names(s), cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // checkMesh gives the nodes the granularity that is asked for, and tells what

@@ -1,9 +1,9 @@
-// Kgctl shows the mesh: as a graph, and as WireGuard configurations for its
-// nodes and for parties outside the cluster. It reads Nodes and Peers once
-// from the API server, plans with what the agents plan with, and changes
-// nothing.
+// Kgctl shows the mesh, prints WireGuard configurations for its nodes and for
+// parties outside the cluster, and registers such parties. It reads Nodes and Peers
+// from the API server and plans with what the agents plan with; only "peer add" and
+// "peer rm" change something.
 //
-// main.go has the commands, options.go their flags, cluster.go what is read, and
-// graph.go and showconf.go one command each. What is printed is made by
-// core/render, whose golden files show it.
+// main.go is where it begins; command.go has the tree of commands, each in a file of
+// its own, options.go the flags that they share, cluster.go and agents.go what is
+// read. What is printed is made by core/render, whose golden files show it.
 package main

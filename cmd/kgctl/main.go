@@ -14,14 +14,15 @@ import (
 
 // Exit codes.
 const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 2
+	exitOK      = 0
+	exitError   = 1
+	exitUsage   = 2
+	exitFinding = 3
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	p := program{out: os.Stdout, err: os.Stderr, load: loadCluster, resolve: lookUp}
+	p := program{in: os.Stdin, out: os.Stdout, err: os.Stderr, load: loadCluster, ask: askAgents, resolve: lookUp}
 	code := p.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -29,37 +30,41 @@ func main() {
 
 // program is kgctl with all that it reaches of the world.
 type program struct {
+	in       io.Reader
 	out, err io.Writer
 	// load reads the cluster once.
 	load func(context.Context, *options) (model.Snapshot, []model.Warning, error)
+	// ask gets what agents tell about themselves, one answer a node, in the
+	// order of the nodes.
+	ask func(context.Context, *options, []model.Node) ([]answer, error)
 	// resolve looks up an endpoint's name.
 	resolve resolver
 }
 
 // run does what the command line says and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
-	o, c, err := parse(args)
-	if err == nil && c.run == nil || o != nil && o.help {
-		fmt.Fprint(p.out, help(c))
-		return exitOK
-	}
-	if err == nil {
-		err = c.run(ctx, p, o)
-	}
+	root := rootCommand(p)
+	root.SetArgs(args)
+	root.SetIn(p.in)
+	root.SetOut(p.out)
+	root.SetErr(p.err)
+	c, err := root.ExecuteContextC(ctx)
 	var usage *usageError
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, errFindings):
+		return exitFinding
 	case errors.As(err, &usage):
-		fmt.Fprintf(p.err, "kgctl: %v\n", err)
-		if c != nil {
-			fmt.Fprintf(p.err, "See: %s --help\n", c.path)
-		}
+		fmt.Fprintf(p.err, "kgctl: %v\nSee: %s --help\n", err, c.CommandPath())
 		return exitUsage
 	}
 	fmt.Fprintf(p.err, "kgctl: %v\n", err)
 	return exitError
 }
+
+// errFindings is no failure: kgctl check found something, and said so.
+var errFindings = errors.New("something was found")
 
 // snapshot reads the cluster and tells what is wrong in it.
 func (p *program) snapshot(ctx context.Context, o *options) (model.Snapshot, error) {

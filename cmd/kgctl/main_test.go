@@ -1,11 +1,19 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"image/png"
+	"io"
 	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +21,11 @@ import (
 	"github.com/kilo-overlay/kilo/core/api"
 	"github.com/kilo-overlay/kilo/core/cluster"
 	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/plan"
+	"github.com/kilo-overlay/kilo/core/render"
+	"github.com/kilo-overlay/kilo/core/report"
+	"github.com/kilo-overlay/kilo/core/state"
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 )
 
@@ -51,9 +64,19 @@ func mesh() model.Snapshot {
 func kgctl(s model.Snapshot, line string) (code int, out, complaints string) {
 	var o, e bytes.Buffer
 	p := program{
-		out: &o, err: &e,
+		in: strings.NewReader(""), out: &o, err: &e,
 		load: func(context.Context, *options) (model.Snapshot, []model.Warning, error) {
 			return s, []model.Warning{{Kind: "BadPeer", Object: "peer/odd", Message: "spec.publicKey: not a key"}}, nil
+		},
+		ask: func(_ context.Context, _ *options, nodes []model.Node) (out []answer, err error) {
+			for _, n := range nodes {
+				a := answer{node: n.Name, err: errors.New("connection refused")}
+				if n.Name == "e1" {
+					a.status, a.err = &report.Status{Ready: true}, nil
+				}
+				out = append(out, a)
+			}
+			return out, nil
 		},
 		resolve: func(_ context.Context, name string) ([]netip.Addr, error) {
 			if name == "east.example.com" {
@@ -78,10 +101,10 @@ func TestExitCodes(t *testing.T) {
 		code int
 		says string // on either stream
 	}{
-		{"", mesh(), 0, "Commands:"},
-		{"--help", mesh(), 0, "Commands:"},
+		{"", mesh(), 0, "Available Commands:"},
+		{"--help", mesh(), 0, "Available Commands:"},
 		{"graph --help", mesh(), 0, "kgctl graph | dot -Tsvg"},
-		{"-h showconf node", mesh(), 0, "kgctl showconf node e1 --as-peer"},
+		{"showconf node -h", mesh(), 0, "kgctl showconf node e1 --as-peer"},
 		{"help graph", mesh(), 0, "kgctl graph | dot -Tsvg"},
 		{"showconf peer -h", mesh(), 0, "kgctl showconf peer laptop"},
 		{"graph", mesh(), 0, "digraph kilo"},
@@ -102,9 +125,26 @@ func TestExitCodes(t *testing.T) {
 		{"showconf node", mesh(), 2, "takes one argument, NAME, got 0"},
 		{"showconf node e1 e2", mesh(), 2, "takes one argument, NAME, got 2"},
 		{"graph e1", mesh(), 2, `takes no argument, got "e1"`},
-		{"graph --as-peer", mesh(), 2, "--as-peer is a flag of kgctl showconf"},
+		{"graph --as-peer", mesh(), 2, "unknown flag: --as-peer"},
 		{"graph --no-such-flag", mesh(), 2, "no-such-flag"},
-		{"showconf node e1 -o yaml", mesh(), 2, "--output needs --as-peer"},
+		{"showconf node e1 -o yaml", mesh(), 0, "kind: List"},
+		{"showconf node e1 --as-peer -o qr", mesh(), 2, "does not go with --as-peer"},
+		{"showconf node e1 --private-key k", mesh(), 2, "--private-key needs"},
+		{"showconf peer laptop -o wg-quick --private-key /nowhere/key", mesh(), 1, "/nowhere/key"},
+		{"graph -o svg", mesh(), 0, "<svg "},
+		{"graph -o pdf", mesh(), 2, "--output=pdf"},
+		{"explain 10.244.1.5 10.244.2.5", mesh(), 0, "by the host CNI to node/e2"},
+		{"explain 10.244.1.5 nobody", mesh(), 2, `"nobody" is not an IP address`},
+		{"explain 10.244.1.5", mesh(), 2, "takes 2 arguments, SRC and DST, got 1"},
+		{"status", mesh(), 0, "e2: connection refused"},
+		{"nodes -o json", mesh(), 0, `"role": "gateway"`},
+		{"peers", mesh(), 0, "laptop"},
+		{"peer", mesh(), 2, "A command is missing"},
+		{"check", mesh(), 3, "AgentSilent  node/e2"},
+		{"peer add", mesh(), 2, "takes one argument, NAME, got 0"},
+		{"peer add x --pool here", mesh(), 2, "--pool=here"},
+		{"completion bash", mesh(), 0, "bash completion V2 for kgctl"},
+		{"grap", mesh(), 2, "did you mean graph?"},
 		{"showconf node e1 --allowed-ips 10.0.0.0/8", mesh(), 2, "--allowed-ips needs --as-peer"},
 		{"showconf node e1 --as-peer --allowed-ips 10.0.0", mesh(), 2, `"10.0.0" is not a prefix`},
 		{"showconf node e1 --as-peer -o toml", mesh(), 2, "--output=toml"},
@@ -120,7 +160,7 @@ func TestExitCodes(t *testing.T) {
 			if code != c.code || !strings.Contains(out+complaints, c.says) {
 				t.Errorf("exit code %d, want %d and %q in\n%s%s", code, c.code, c.says, out, complaints)
 			}
-			if code != 0 && out != "" {
+			if code != 0 && code != exitFinding && out != "" {
 				t.Errorf("printed in spite of an error:\n%s", out)
 			}
 		})
@@ -211,4 +251,143 @@ func parsePeer(t *testing.T, text string) model.Peer {
 		t.Fatalf("%v in\n%s", err, text)
 	}
 	return peer
+}
+
+// Every command explains itself, and shows how it is used.
+func TestHelp(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Runnable() && c.HasParent() && !c.HasSubCommands() && (c.Example == "" || c.Long == "") {
+			t.Errorf("%s has no example or no explanation", c.CommandPath())
+		}
+		for _, part := range c.Commands() {
+			walk(part)
+		}
+	}
+	walk(rootCommand(&program{}))
+}
+
+// A whole interface has its key only where that is the one that the cluster knows.
+func TestPrivateKeys(t *testing.T) {
+	private := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{0x42}, 32))
+	public, err := publicKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, []byte(private+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	line := "showconf peer laptop -o wg-quick --private-key " + file
+	s := mesh()
+	code, out, complaints := kgctl(s, line)
+	if code != 1 || out != "" || !strings.Contains(complaints, "it is the key of somebody else") || strings.Contains(complaints, private) {
+		t.Errorf("with another's key: exit code %d\n%s\n%s", code, out, complaints)
+	}
+	s.Peers[0].Key = public
+	code, out, complaints = kgctl(s, line)
+	if code != 0 || !strings.HasPrefix(out, "[Interface]\nPrivateKey = "+private+"\nAddress = 10.5.0.1/32\n") {
+		t.Errorf("exit code %d\n%s\n%s", code, out, complaints)
+	}
+	code, out, _ = kgctl(s, "showconf peer laptop -o qr --private-key "+file)
+	if code != 0 || !strings.Contains(out, "█") || strings.Contains(out, private) {
+		t.Errorf("exit code %d, QR code:\n%s", code, out)
+	}
+}
+
+// The first address that nobody has: not the cluster's, not a Peer's, be it one
+// that is not served.
+func TestFreeAddress(t *testing.T) {
+	s := mesh()
+	s.Nodes[0].AllowedLocationIPs = []netip.Prefix{netip.MustParsePrefix("10.5.0.2/31")}
+	stored := []api.Peer{
+		{Spec: api.PeerSpec{AllowedIPs: []string{"10.5.0.1/32"}}},
+		{Spec: api.PeerSpec{AllowedIPs: []string{"10.5.0.4/32", "bad", "0.0.0.0/0"}}},
+	}
+	got, err := freeAddress(netip.MustParsePrefix("10.5.0.0/29"), s, stored)
+	if err != nil || got != netip.MustParseAddr("10.5.0.5") {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, full := range []string{"10.5.0.0/30", "10.5.0.4/32", "10.4.0.0/24"} {
+		if got, err := freeAddress(netip.MustParsePrefix(full), s, stored); err == nil {
+			t.Errorf("%s has a free address: %v", full, got)
+		}
+	}
+}
+
+// What is drawn is a picture, of the size that the drawing has.
+func TestPNG(t *testing.T) {
+	code, out, complaints := kgctl(mesh(), "graph -o png")
+	if code != 0 {
+		t.Fatal(complaints)
+	}
+	picture, err := png.Decode(strings.NewReader(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := render.Draw(mesh())
+	if size := picture.Bounds().Size(); size.X != d.Width || size.Y != d.Height {
+		t.Errorf("size %v, want %d×%d", size, d.Width, d.Height)
+	}
+	box := d.Boxes[0]
+	if r, _, _, _ := picture.At(box.X, box.Y+box.H/2).RGBA(); r>>8 != 0x33 {
+		t.Errorf("no border at the left of %s: %v", box.ID, picture.At(box.X, box.Y+box.H/2))
+	}
+}
+
+// A bug report holds no secret, and what a maintainer plans with it is what the
+// agents planned.
+func TestBugreport(t *testing.T) {
+	s := mesh()
+	code, out, complaints := kgctl(s, "bugreport --file -")
+	if code != 0 {
+		t.Fatal(complaints)
+	}
+	z, err := gzip.NewReader(strings.NewReader(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for archive := tar.NewReader(z); ; {
+		h, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[path.Base(h.Name)], err = io.ReadAll(archive); err != nil {
+			t.Fatal(err)
+		}
+	}
+	psk := model.Key(s.Peers[0].PresharedKey.Bytes()).String()
+	for name, text := range files {
+		if len(text) == 0 || bytes.Contains(text, []byte(psk)) {
+			t.Errorf("%s is empty, or shows a preshared key", name)
+		}
+	}
+	var again model.Snapshot
+	if err := json.Unmarshal(files["snapshot.json"], &again); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range s.Nodes {
+		facts := plan.Facts{Self: n.Name, Interface: "kilo0", Port: 51820, Key: n.Key, TunnelMTU: 1420, AdapterKnown: true}
+		want, _ := plan.Plan(s, facts, nil)
+		got, _ := plan.Plan(again, facts, nil)
+		for _, state := range []*state.State{&want, &got} {
+			for i := range state.Links {
+				for j := range state.Links[i].Tunnel.Peers {
+					state.Links[i].Tunnel.Peers[j].PresharedKey = model.PresharedKey{} // that is left out
+				}
+			}
+		}
+		if want.String() != got.String() {
+			t.Errorf("%s plans\n%s\nand with the report\n%s", n.Name, want, got)
+		}
+	}
+	for name, says := range map[string]string{"status.txt": "DID NOT ANSWER", "findings.json": "AgentSilent", "agents.json": `"e1"`, "silent.json": "connection refused", "about.json": "kgctl", "mesh.svg": "<svg "} {
+		if !bytes.Contains(files[name], []byte(says)) {
+			t.Errorf("%s does not say %q:\n%s", name, says, files[name])
+		}
+	}
 }

@@ -1,15 +1,23 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/spf13/cobra"
 )
 
-func version(_ context.Context, p *program, _ *options) error {
-	_, err := fmt.Fprintf(p.out, "kgctl %s %s %s/%s\n", release(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	return err
+func version(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: takes(),
+		Long:    "Prints kgctl's version, the Go release that built it, and the platform.",
+		Example: "  kgctl version",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(p.out, "kgctl %s %s %s/%s\n", release(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
 }
 
 // stamped is set by the linker where a release is built.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -169,6 +170,11 @@ func (e *PeerEndpoint) unmarshalText(text string) error {
 		e.DNS = host
 	}
 	return nil
+}
+
+// String returns host:port, as people type it.
+func (e PeerEndpoint) String() string {
+	return net.JoinHostPort(cmp.Or(e.IP, e.DNS), strconv.Itoa(e.Port))
 }
 
 // MarshalJSON writes Kilo's form.

@@ -20,7 +20,8 @@ func TestImports(t *testing.T) {
 		"core/adapter":  {"core/model", "core/state"},
 		"core/plan":     {"core/model", "core/state", "core/adapter"},
 		"core/self":     {"core/model", "core/state", "core/adapter"},
-		"core/render":   {"core/model", "core/state", "core/plan"},
+		"core/report":   {"core/model"},
+		"core/render":   {"core/model", "core/state", "core/plan", "core/report"},
 		"core/firewall": {"core/model"},
 	}
 	// Durations are values; these are a clock.

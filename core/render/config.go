@@ -25,7 +25,9 @@ type Config struct {
 // Peer is one [Peer] section.
 type Peer struct {
 	// Comment names the party for people; "": no comment.
-	Comment      string
+	Comment string
+	// Name is the party's own: a node's, or a Peer's.
+	Name         string
 	Key          model.Key
 	PresharedKey model.PresharedKey
 	// Endpoint is zero for a party that has to speak first.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/report"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden anew; read the difference before you commit it")
@@ -90,6 +91,18 @@ func TestGolden(t *testing.T) {
 		}), "laptop")),
 		"peer-unknown": config(OutsideConfig(withPeers(nil, laptop()), "phone")),
 
+		"peer-quick": quick(withPeers(nil, laptop()), "laptop"),
+		"view": Look(withPeers(func(s *model.Snapshot) { nat(s); s.Nodes[1].Ready = false }, laptop()),
+			[]model.Warning{{Kind: "BadPeer", Object: "peer/odd", Message: "spec.publicKey: not a key"}},
+			answers(), map[string]string{"e2": "connection refused"}).Text(noon),
+		"explain": explained(withPeers(nat, laptop(), server), "10.244.2.5 10.244.9.7", "10.244.1.5 10.244.2.5", "10.0.0.2 10.244.25.3",
+			"10.5.0.1 10.244.2.5", "10.244.9.7 10.6.0.9", "10.244.9.7 203.0.113.200", "10.244.9.7 fd00::1"),
+		"explain-breaks": explained(withPeers(func(s *model.Snapshot) {
+			s.Nodes[2].Endpoint, s.Nodes[0].Endpoint = model.Endpoint{}, model.Endpoint{}
+			s.Nodes = append(s.Nodes, model.Node{Name: "x1", Location: "x", PodPrefixes: prefixes("10.244.77.0/24"), InternalIPs: prefixes("10.7.7.7/32")})
+		}), "10.244.2.5 10.244.9.7", "10.244.2.5 10.244.77.1"),
+		"draw": Draw(withPeers(nil, laptop(), server)).SVG(),
+
 		"graph":             Graph(withPeers(nil, laptop(), server)),
 		"graph-behind-nat":  Graph(withPeers(nat)),
 		"graph-odd-names":   Graph(withPeers(oddNames)),
@@ -145,4 +158,40 @@ func golden(t *testing.T, name, got string) {
 	if got != strings.ReplaceAll(string(want), "\r\n", "\n") {
 		t.Errorf("%s differs.\n--- got\n%s--- want\n%s", path, got, want)
 	}
+}
+
+var noon = time.Date(2027, 1, 31, 12, 0, 0, 0, time.UTC)
+
+func quick(s model.Snapshot, peer string) string {
+	c, err := OutsideConfig(s, peer)
+	return c.QuickText(OutsideInterface(s, peer), "") + problem(err)
+}
+
+// answers are what two gateways say.
+func answers() map[string]*report.Status {
+	at := func(seconds int) *time.Time { t := noon.Add(-time.Duration(seconds) * time.Second); return &t }
+	return map[string]*report.Status{
+		"e1": {Ready: true, Tunnel: report.Tunnel{Kind: "kernel"},
+			Locations: []report.Location{{Name: "east", Gateway: "e1", Why: "its claim, epoch 1, is the location's highest"}},
+			Peers: []report.Peer{
+				{Name: "node/w1", Endpoint: "203.0.113.9:51820", LastHandshake: at(12), ReceivedBytes: 4 << 20, SentBytes: 1500},
+				{Name: "peer/laptop", Endpoint: "203.0.113.200:4711", LastHandshake: at(100), ReceivedBytes: 1024, SentBytes: 0},
+			}},
+		"w1": {Waiting: []string{"the host CNI is not known: no subnet.env"}, Tunnel: report.Tunnel{Kind: "userspace"},
+			Warnings: []model.Warning{{Kind: "BadPeer", Object: "peer/odd", Message: "spec.publicKey: not a key"}},
+			Peers: []report.Peer{
+				{Name: "node/e1", Endpoint: "198.51.100.1:51820", LastHandshake: at(12), ReceivedBytes: 1500, SentBytes: 4 << 20},
+				{Name: "peer/laptop", Endpoint: "203.0.113.200:4712", LastHandshake: at(4000), ReceivedBytes: 5, SentBytes: 6},
+			}},
+	}
+}
+
+// explained follows several pairs of addresses.
+func explained(s model.Snapshot, pairs ...string) string {
+	var b strings.Builder
+	for _, pair := range pairs {
+		from, to, _ := strings.Cut(pair, " ")
+		b.WriteString("$ explain " + pair + "\n" + Explain(s, netip.MustParseAddr(from), netip.MustParseAddr(to)).Text() + "\n")
+	}
+	return b.String()
 }

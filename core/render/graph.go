@@ -132,8 +132,8 @@ func (g *graph) edges(s model.Snapshot, locations []reach) {
 }
 
 // inOrder goes through m by name.
-func inOrder(m map[string]bool) iter.Seq2[string, bool] {
-	return func(yield func(string, bool) bool) {
+func inOrder[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
 		for _, name := range slices.Sorted(maps.Keys(m)) {
 			if !yield(name, m[name]) {
 				return

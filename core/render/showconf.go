@@ -66,8 +66,10 @@ func tunnelPeer(s model.Snapshot, p state.Peer) Peer {
 	if name, ok := strings.CutPrefix(p.Name, "node/"); ok {
 		n := s.Node(name)
 		out.Comment = fmt.Sprintf("location %q, node %s", n.Location, n.Name)
+		out.Name = name
 		out.Endpoint = n.Endpoint
 	} else if name, ok := strings.CutPrefix(p.Name, "peer/"); ok {
+		out.Name = name
 		if i := peerIndex(s, name); i >= 0 {
 			out.Endpoint = s.Peers[i].Endpoint
 		}
@@ -169,7 +171,7 @@ func PeerAsPeer(s model.Snapshot, peer string, extra []netip.Prefix) (Peer, erro
 	}
 	p := &s.Peers[i]
 	return Peer{
-		Comment: "peer " + p.Name, Key: p.Key, PresharedKey: p.PresharedKey, Endpoint: p.Endpoint,
+		Comment: "peer " + p.Name, Name: p.Name, Key: p.Key, PresharedKey: p.PresharedKey, Endpoint: p.Endpoint,
 		AllowedIPs: union(p.AllowedIPs, extra), Keepalive: p.Keepalive,
 	}, nil
 }
@@ -177,6 +179,7 @@ func PeerAsPeer(s model.Snapshot, peer string, extra []netip.Prefix) (Peer, erro
 func locationPeer(r reach, keepalive time.Duration) Peer {
 	return Peer{
 		Comment:  fmt.Sprintf("location %q, node %s", r.Name, r.Gateway.Name),
+		Name:     r.Gateway.Name,
 		Key:      r.Gateway.Key,
 		Endpoint: r.Gateway.Endpoint, AllowedIPs: union(r.Prefixes), Keepalive: keepalive,
 	}

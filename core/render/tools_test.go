@@ -3,7 +3,9 @@
 package render
 
 import (
+	"encoding/xml"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,6 +78,92 @@ func TestWgTakesConfigs(t *testing.T) {
 			}
 			if got, want := dump(string(out)), dumpOf(c); !slices.Equal(got, want) {
 				t.Errorf("wg show dump:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
+// TestQuickTakesConfigs gives whole files to wg-quick, whose strip parses them and
+// leaves what wg takes, and that to wg.
+func TestQuickTakesConfigs(t *testing.T) {
+	quick, wg := tool(t, "wg-quick"), tool(t, "wg")
+	name := userspaceDevice(t)
+	s := fixture()
+	s.Peers = []model.Peer{laptop()}
+	config, err := OutsideConfig(s, "laptop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := "IEIyQUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmM="
+	i := OutsideInterface(s, "laptop")
+	i.DNS, i.Search = addresses("10.96.0.10"), []string{"cluster.local"}
+	file := filepath.Join(t.TempDir(), "kilo.conf")
+	if err := os.WriteFile(file, []byte(config.QuickText(i, private)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stripped, err := exec.Command(quick, "strip", file).Output()
+	if err != nil {
+		t.Fatalf("wg-quick strip: %v\n%s", err, config.QuickText(i, private))
+	}
+	for _, gone := range []string{"Address =", "DNS =", "MTU ="} {
+		if strings.Contains(string(stripped), gone) {
+			t.Errorf("wg-quick does not know %s:\n%s", gone, stripped)
+		}
+	}
+	set := exec.Command(wg, "setconf", name, "/dev/stdin")
+	set.Stdin = strings.NewReader(string(stripped))
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("wg setconf: %v\n%s\n%s", err, out, stripped)
+	}
+	out, err := exec.Command(wg, "show", name, "dump").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := dump(string(out)), dumpOf(config); !slices.Equal(got, want) {
+		t.Errorf("wg show dump:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// Every box that Graphviz would draw is in the picture, inside of it, none on top
+// of another, whatever people call things; and it is XML.
+func TestDrawings(t *testing.T) {
+	s := fixture()
+	s.Peers = []model.Peer{laptop()}
+	odd := fixture()
+	oddNames(&odd)
+	wide := fixture()
+	for i := range 24 {
+		wide.Nodes = append(wide.Nodes, behindNAT(fmt.Sprintf("site-%02d", i), byte(30+i)))
+	}
+	wide.Sort()
+	for what, s := range map[string]model.Snapshot{"plain": s, "odd names": odd, "empty": {}, "one": {Nodes: s.Nodes[:1]}, "many": wide} {
+		t.Run(what, func(t *testing.T) {
+			d := Draw(s)
+			if len(d.Boxes) != len(s.Nodes)+len(s.Peers) {
+				t.Errorf("%d boxes for %d nodes and %d Peers", len(d.Boxes), len(s.Nodes), len(s.Peers))
+			}
+			if want := strings.Count(Graph(s), " -> "); len(d.Edges) != want {
+				t.Errorf("%d edges, Graphviz gets %d", len(d.Edges), want)
+			}
+			for _, boxes := range [][]Box{d.Groups, d.Boxes} {
+				for i, b := range boxes {
+					if b.X < 0 || b.Y < 0 || b.X+b.W > d.Width || b.Y+b.H > d.Height {
+						t.Errorf("%s is not in the picture: %+v in %d×%d", b.ID, b, d.Width, d.Height)
+					}
+					for _, o := range boxes[:i] {
+						if b.X < o.X+o.W && o.X < b.X+b.W && b.Y < o.Y+o.H && o.Y < b.Y+b.H {
+							t.Errorf("%s lies on %s", b.ID, o.ID)
+						}
+					}
+				}
+			}
+			decoder := xml.NewDecoder(strings.NewReader(d.SVG()))
+			for {
+				if _, err := decoder.Token(); err == io.EOF {
+					break
+				} else if err != nil {
+					t.Fatalf("%v in\n%s", err, d.SVG())
+				}
 			}
 		})
 	}

@@ -34,6 +34,7 @@ func TestMesh(t *testing.T) {
 		{"packet sizes", packetSizes},
 		{"a location behind NAT", behindNAT},
 		{"kgctl shows what is there", kgctlShowsWhatIsThere},
+		{"kgctl shows the live mesh", kgctlShowsTheLiveMesh},
 		{"laptop", laptopAsPeer},
 		{"drift is repaired", driftIsRepaired},
 		{"Flannel restarted", flannelRestarted},

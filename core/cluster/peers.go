@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kilo-overlay/kilo/core/api"
+)
+
+// The functions of this file are for tools. Of a Config they use REST and Version.
+
+// ListPeers returns all Peers as they are stored. One that cannot be decoded comes
+// with its metadata alone.
+func ListPeers(ctx context.Context, c Config) ([]api.Peer, error) {
+	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	if err != nil {
+		return nil, err
+	}
+	list, err := clients.peers.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list peers.kilo.squat.ai: %w", err)
+	}
+	out := make([]api.Peer, 0, len(list.Items))
+	for i := range list.Items {
+		p, err := stored(&list.Items[i])
+		if err != nil {
+			p = api.Peer{}
+			p.Name, p.CreationTimestamp = list.Items[i].GetName(), list.Items[i].GetCreationTimestamp()
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func stored(u *unstructured.Unstructured) (api.Peer, error) {
+	text, err := u.MarshalJSON()
+	if err != nil {
+		return api.Peer{}, err
+	}
+	return DecodePeer(text)
+}
+
+// CreatePeer stores a new Peer, and returns it as it was stored.
+func CreatePeer(ctx context.Context, c Config, p api.Peer) (api.Peer, error) {
+	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	if err != nil {
+		return p, err
+	}
+	p.APIVersion, p.Kind = api.Group+"/"+api.Version, api.Kind
+	text, err := json.Marshal(p)
+	if err != nil {
+		return p, err
+	}
+	var u unstructured.Unstructured
+	if err := u.UnmarshalJSON(text); err != nil {
+		return p, err
+	}
+	made, err := clients.peers.Create(ctx, &u, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return p, fmt.Errorf("there is a Peer %s already; take another name, or remove it: kgctl peer rm %[1]s", p.Name)
+	case err != nil:
+		return p, fmt.Errorf("create Peer %s: %w", p.Name, err)
+	}
+	return stored(made)
+}
+
+// DeletePeer removes a Peer; its access ends within moments.
+func DeletePeer(ctx context.Context, c Config, name string) error {
+	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	if err != nil {
+		return err
+	}
+	err = clients.peers.Delete(ctx, name, metav1.DeleteOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no Peer %s; see: kgctl peer list", name)
+	case err != nil:
+		return fmt.Errorf("delete Peer %s: %w", name, err)
+	}
+	return nil
+}
