@@ -35,7 +35,7 @@ outside the cluster needs for its own.`)
 	peer := group("peer", "Let parties outside the cluster in: add, list, remove", `Peers are WireGuard parties outside the cluster, such as laptops, servers and
 other clusters. They are resources, peers.kilo.squat.ai, that kubectl handles too.`)
 	peer.AddCommand(peerAdd(p, o), peerList(p, o), peerRemove(p, o))
-	root.AddCommand(graph(p, o), showconf, peer, status(p, o), nodes(p, o), peers(p, o), explain(p, o), check(p, o), bugreport(p, o), version(p))
+	root.AddCommand(graph(p, o), showconf, peer, status(p, o), nodes(p, o), peers(p, o), explain(p, o), check(p, o), bugreport(p, o), connect(p, o), version(p))
 	root.SetCompletionCommandGroupID("")
 	return root
 }

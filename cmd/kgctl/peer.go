@@ -68,61 +68,8 @@ Without --allowed-ips the Peer gets the first free address of --pool.`,
 }
 
 func (p *program) addPeer(ctx context.Context, o *options, name string, n newPeer) error {
-	pool, err := netip.ParsePrefix(n.pool)
+	s, private, public, err := p.register(ctx, o, name, n)
 	if err != nil {
-		return usagef("--pool=%s: not a prefix such as 10.5.0.0/24", n.pool)
-	}
-	allowed, err := parsePrefixes("allowed-ips", n.allowedIPs)
-	if err != nil {
-		return err
-	}
-	to, err := parsePrefixes("to", n.to)
-	if err != nil {
-		return err
-	}
-	s, err := p.snapshot(ctx, o)
-	if err != nil {
-		return err
-	}
-	config, err := clusterConfig(o)
-	if err != nil {
-		return err
-	}
-	stored, err := cluster.ListPeers(ctx, config)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(stored, func(s api.Peer) bool { return s.Name == name }) {
-		return fmt.Errorf("there is a Peer %s already; take another name, or remove it: kgctl peer rm %[1]s", name)
-	}
-	if len(allowed) == 0 {
-		address, err := freeAddress(pool, s, stored)
-		if err != nil {
-			return err
-		}
-		allowed = []netip.Prefix{netip.PrefixFrom(address, address.BitLen())}
-	}
-	private, public, err := n.key()
-	if err != nil {
-		return err
-	}
-	object := n.resource(name, public, allowed, to)
-
-	// What the agents would say of it, they say here, before anything is stored.
-	peer, err := cluster.ParsePeer(object)
-	if err != nil {
-		return err
-	}
-	peer.Seq = 1<<63 - 1 // the youngest
-	s.Peers = append(slices.Clone(s.Peers), peer)
-	s.Sort()
-	s, refused := cluster.Admit(s)
-	for _, w := range refused {
-		if w.Object == "peer/"+name {
-			return errors.New(w.Message)
-		}
-	}
-	if _, err := cluster.CreatePeer(ctx, config, object); err != nil {
 		return err
 	}
 	outside, err := render.OutsideConfig(p.resolveEndpoints(ctx, s), name)
@@ -137,6 +84,68 @@ func (p *program) addPeer(ctx context.Context, o *options, name string, n newPee
 		p.warn(note)
 	}
 	return p.printQuick(n.output, outside, render.OutsideInterface(s, name), private)
+}
+
+// register makes or reads the keys and stores the Peer. The snapshot that it
+// returns has the Peer in it.
+func (p *program) register(ctx context.Context, o *options, name string, n newPeer) (s model.Snapshot, private string, public model.Key, err error) {
+	fail := func(err error) (model.Snapshot, string, model.Key, error) { return s, "", public, err }
+	pool, err := netip.ParsePrefix(n.pool)
+	if err != nil {
+		return fail(usagef("--pool=%s: not a prefix such as 10.5.0.0/24", n.pool))
+	}
+	allowed, err := parsePrefixes("allowed-ips", n.allowedIPs)
+	if err != nil {
+		return fail(err)
+	}
+	to, err := parsePrefixes("to", n.to)
+	if err != nil {
+		return fail(err)
+	}
+	if s, err = p.snapshot(ctx, o); err != nil {
+		return fail(err)
+	}
+	config, err := clusterConfig(o)
+	if err != nil {
+		return fail(err)
+	}
+	stored, err := cluster.ListPeers(ctx, config)
+	if err != nil {
+		return fail(err)
+	}
+	if slices.ContainsFunc(stored, func(s api.Peer) bool { return s.Name == name }) {
+		return fail(fmt.Errorf("there is a Peer %s already; take another name, or remove it: kgctl peer rm %[1]s", name))
+	}
+	if len(allowed) == 0 {
+		address, err := freeAddress(pool, s, stored)
+		if err != nil {
+			return fail(err)
+		}
+		allowed = []netip.Prefix{netip.PrefixFrom(address, address.BitLen())}
+	}
+	if private, public, err = n.key(); err != nil {
+		return fail(err)
+	}
+	object := n.resource(name, public, allowed, to)
+
+	// What the agents would say of it, they say here, before anything is stored.
+	peer, err := cluster.ParsePeer(object)
+	if err != nil {
+		return fail(err)
+	}
+	peer.Seq = 1<<63 - 1 // the youngest
+	s.Peers = append(slices.Clone(s.Peers), peer)
+	s.Sort()
+	s, refused := cluster.Admit(s)
+	for _, w := range refused {
+		if w.Object == "peer/"+name {
+			return fail(errors.New(w.Message))
+		}
+	}
+	if _, err := cluster.CreatePeer(ctx, config, object); err != nil {
+		return fail(err)
+	}
+	return s, private, public, nil
 }
 
 // key reads the private key's file, or makes a key and, where a file is named, the

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -85,4 +87,22 @@ func DeletePeer(ctx context.Context, c Config, name string) error {
 		return fmt.Errorf("delete Peer %s: %w", name, err)
 	}
 	return nil
+}
+
+// DNSAddress returns where the cluster's names are answered: the address of the
+// Service kube-system/kube-dns.
+func DNSAddress(ctx context.Context, c Config) (netip.Addr, error) {
+	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var s corev1.Service
+	if err := clients.core.Get().Namespace("kube-system").Resource("services").Name("kube-dns").Do(ctx).Into(&s); err != nil {
+		return netip.Addr{}, fmt.Errorf("the Service kube-system/kube-dns: %w", err)
+	}
+	a, err := netip.ParseAddr(s.Spec.ClusterIP)
+	if err != nil {
+		return a, fmt.Errorf("the Service kube-system/kube-dns has no address of its own (clusterIP %q)", s.Spec.ClusterIP)
+	}
+	return a, nil
 }

@@ -36,6 +36,7 @@ func TestMesh(t *testing.T) {
 		{"kgctl shows what is there", kgctlShowsWhatIsThere},
 		{"kgctl shows the live mesh", kgctlShowsTheLiveMesh},
 		{"laptop", laptopAsPeer},
+		{"kgctl connect", kgctlConnect},
 		{"drift is repaired", driftIsRepaired},
 		{"Flannel restarted", flannelRestarted},
 		{"the agent of a member", memberWithoutAgent},
