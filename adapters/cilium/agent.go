@@ -48,29 +48,29 @@ type answers struct {
 
 // ask asks the agent. An error says that it does not answer, or not as expected.
 func (a *agent) ask(ctx context.Context) (*answers, error) {
-	health, err := a.api.GetHealthz(daemon.NewGetHealthzParamsWithContext(ctx))
+	health, err := a.api.GetHealthzContext(ctx, daemon.NewGetHealthzParams())
 	if err != nil {
 		return nil, a.silent(err)
 	}
-	config, err := a.api.GetConfig(daemon.NewGetConfigParamsWithContext(ctx))
+	config, err := a.api.GetConfigContext(ctx, daemon.NewGetConfigParams())
 	if err != nil {
 		return nil, a.silent(err)
 	}
 	if health.Payload == nil || config.Payload == nil || config.Payload.Status == nil {
-		return nil, fmt.Errorf("Cilium's agent at %s gave an empty answer", a.socket)
+		return nil, fmt.Errorf("the agent of Cilium at %s gave an empty answer", a.socket)
 	}
 	// While it starts, or cannot do its work, most of what it says is missing.
 	if s := health.Payload.Cilium; health.Payload.Routing == nil && s != nil && s.State != models.StatusStateOk {
-		return nil, fmt.Errorf("Cilium's agent at %s is not ready yet: it says %s (%s)", a.socket, s.State, s.Msg)
+		return nil, fmt.Errorf("the agent of Cilium at %s is not ready yet: it says %s (%s)", a.socket, s.State, s.Msg)
 	}
 	return &answers{health: health.Payload, config: config.Payload.Status}, nil
 }
 
 func (a *agent) silent(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("Cilium's agent is not up on this node: waiting for %s", a.socket)
+		return fmt.Errorf("the agent of Cilium is not up on this node: waiting for %s", a.socket)
 	}
-	return fmt.Errorf("Cilium's agent at %s: %w", a.socket, err)
+	return fmt.Errorf("the agent of Cilium at %s: %w", a.socket, err)
 }
 
 // version is what the agent calls itself: "1.20.2"; "unknown" where it does not.

@@ -27,7 +27,6 @@ type connection struct {
 	newPeer
 	iface, socks, domain string
 	dns                  bool
-	keep                 bool
 }
 
 func connect(p *program, o *options) *cobra.Command {

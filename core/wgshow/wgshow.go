@@ -19,7 +19,7 @@ import (
 const usage = `usage: wg show [INTERFACE | all | interfaces] [FIELD]
 
 Reads and never writes. Fields: public-key, listen-port, fwmark, peers, endpoints,
-allowed-ips, latest-handshakes, transfer, persistent-keepalive. Secrets are not shown.`
+allowed-ips, latest-handshakes, transfer, persistent-keepalive; no secrets`
 
 // Print prints what "wg ARGS" is to print of these devices ("show", "kilo0", "peers"). An error says
 // what is not to be had.
