@@ -62,8 +62,8 @@ func TestChartKnowsEveryFlag(t *testing.T) {
 					words = append(words, fmt.Sprint(w))
 				}
 			}
-			if want := slices.Concat(c.allowed, c.later); !slices.Equal(words, want) {
-				t.Errorf("value %s takes %q, --%s takes %q", name, words, f.Name, want)
+			if !slices.Equal(words, c.allowed) {
+				t.Errorf("value %s takes %q, --%s takes %q", name, words, f.Name, c.allowed)
 			}
 		}
 	})

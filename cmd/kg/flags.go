@@ -102,7 +102,7 @@ Flags:
 // that names the flag or variable and its value.
 func parse(args []string, getenv func(string) string, out io.Writer) (*options, error) {
 	o := &options{
-		adapter:     choice{value: "auto", allowed: []string{"auto", "flannel"}, later: []string{"cilium"}},
+		adapter:     choice{value: "auto", allowed: []string{"auto", "flannel", "cilium"}},
 		granularity: choice{value: string(model.PerLocation), allowed: []string{string(model.PerLocation), string(model.Cross), string(model.Full)}},
 		encapsulate: choice{value: "always", allowed: []string{"always", "crosssubnet", "never"}},
 		wireguard:   choice{value: "auto", allowed: []string{"auto", "kernel", "userspace"}},
@@ -137,7 +137,7 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "path to a kubeconfig; default: the pod's own service account")
 	fs.StringVar(&o.master, "master", "", "address of the API server; overrides the kubeconfig's")
 
-	fs.Var(&o.adapter, "adapter", "host CNI that the mesh runs on: auto or flannel")
+	fs.Var(&o.adapter, "adapter", "host CNI that the mesh runs on: auto, which finds it out, flannel or cilium")
 	fs.Var(&o.adapter, "compatibility", "Kilo's name for --adapter")
 	fs.Var(&o.granularity, "mesh-granularity", "between whom tunnels are made: location, one gateway of each location with one of every other; cross, every node with the nodes of other locations; full, every node with every node. A pair meets directly when both say so and reach each other, otherwise by their gateways")
 	fs.Var(&o.encapsulate, "encapsulate", "when traffic to the gateway is encapsulated inside a location: always, crosssubnet or never; on Flannel its own backend decides")

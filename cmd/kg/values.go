@@ -15,21 +15,17 @@ import (
 // The types here are flag values: each refuses what it cannot mean, with a
 // reason, so that nothing later has to.
 
-// choice is one word of a few. Those in later are known and not served yet.
+// choice is one word of a few.
 type choice struct {
 	value   string
 	allowed []string
-	later   []string
 }
 
 func (c *choice) String() string { return c.value }
 func (c *choice) Type() string   { return "word" }
 func (c *choice) Set(s string) error {
-	if slices.Contains(c.later, s) {
-		return fmt.Errorf("%s is not served yet; possible now: %s", s, strings.Join(c.allowed, ", "))
-	}
 	if !slices.Contains(c.allowed, s) {
-		return fmt.Errorf("possible values: %s", strings.Join(slices.Concat(c.allowed, c.later), ", "))
+		return fmt.Errorf("possible values: %s", strings.Join(c.allowed, ", "))
 	}
 	c.value = s
 	return nil
