@@ -356,7 +356,11 @@ func (g *guardian) alone(now time.Time) {
 	d := g.duty
 	neighbour := now.Sub(g.heardAt) < failover.Window
 	if !neighbour {
+		if g.reach != nil && now.Sub(g.reach.began) > 8*reachFor {
+			g.reach = nil // what was true then may not be now
+		}
 		if g.reach == nil {
+			g.log.Debug("asking others whether the gateway answers them", "gateway", d.location.Gateway.Name)
 			g.reach = &reaching{began: now}
 			for _, l := range d.tell {
 				if l.Tunnel {
@@ -366,9 +370,6 @@ func (g *guardian) alone(now time.Time) {
 			return
 		}
 		if g.reach.answers == 0 || now.Sub(g.reach.began) < reachFor && !g.reach.answered {
-			if now.Sub(g.reach.began) > 4*reachFor {
-				g.reach = nil // ask again
-			}
 			return
 		}
 	}
@@ -516,6 +517,7 @@ func (g *guardian) receive(m mail, now time.Time) {
 		}
 	case failover.Reached:
 		if fresh && g.reach != nil {
+			g.log.Debug("what others hear of the gateway", "from", name, "answers", msg.Yes)
 			g.reach.answers++
 			g.reach.answered = g.reach.answered || msg.Yes
 		}

@@ -127,6 +127,7 @@ func TestInstalledOnK3sUserspace(t *testing.T) {
 		}
 	})
 	stop := pings(t, l, [][2]string{{"a3", "b2"}, {"b2", "c1"}, {"a1", "b1"}})
+	time.Sleep(time.Second) // all agents are new within one, on a quick machine
 	for _, n := range l.Agents() {
 		if links := held(t, n, n.Daemon("kg")); links != "" {
 			t.Errorf("%s: the agent itself holds %s", n.Name, links)
@@ -134,9 +135,10 @@ func TestInstalledOnK3sUserspace(t *testing.T) {
 		ok(t, n.RestartAgent(t.Context()))
 		ok(t, n.WaitForAgent(t.Context(), 30*time.Second))
 	}
+	time.Sleep(time.Second)
 	for what, s := range stop() {
 		if s.Lost() > 0 || s.Sent < 100 {
-			t.Errorf("%s: %s; want none lost", what, s)
+			t.Errorf("%s: %s; want none lost of at least 100", what, s)
 		}
 	}
 	reachAll(t, l, 42, 56)
