@@ -42,6 +42,9 @@ func kgctlConnect(t *testing.T, l *lab.Lab) {
 		}
 	}
 
+	// The laptop that was configured by hand has the same routes.
+	shell("ip link del wg0 2>/dev/null || true")
+
 	start("", "seb-laptop --interface wgk")
 	for _, to := range []netip.Addr{l.Pod("a3").Addr, l.Pod("b2").Addr, l.Machine("cp").Addr} {
 		eventually(t, 40*time.Second, func() error {
