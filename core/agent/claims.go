@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kilo-overlay/kilo/core/failover"
+	"github.com/kilo-overlay/kilo/core/internal/wholefile"
 )
 
 // ClaimsFile keeps, in Config.Dir, who was heard to serve which location. An agent
@@ -47,5 +48,5 @@ func saveClaims(dir, node string, book *failover.Book) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(dir, ClaimsFile), text)
+	return wholefile.Replace(filepath.Join(dir, ClaimsFile), append(text, '\n'))
 }

@@ -118,12 +118,12 @@ func (c *Config) decide(w *world, m memory) decision {
 	d.sizes = sizeTargets(&w.snapshot, d.wanted, c.Node, d.mtu)
 	d.memory.paths = pathsTo(d.sizes, d.memory.paths)
 
-	d.memory.published = follow(w, peersOf(d.wanted), d.memory.published)
+	d.memory.published = follow(w, d.wanted.Peers(), d.memory.published)
 
 	c.claim(w, me, &d)
 	c.addresses(w, me, &d)
 	if me != nil {
-		d.published.Discovered = learned(&w.snapshot, peersOf(d.wanted), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
+		d.published.Discovered = learned(&w.snapshot, d.wanted.Peers(), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
 	}
 
 	// A node that is in no snapshot has no place in the mesh that could be
@@ -438,17 +438,4 @@ func soonest(a, b time.Duration) time.Duration {
 		return b
 	}
 	return a
-}
-
-// peersOf are the WireGuard peers of all links.
-func peersOf(s state.State) []*state.Peer {
-	var out []*state.Peer
-	for i := range s.Links {
-		if t := s.Links[i].Tunnel; t != nil {
-			for j := range t.Peers {
-				out = append(out, &t.Peers[j])
-			}
-		}
-	}
-	return out
 }

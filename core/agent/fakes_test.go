@@ -465,7 +465,7 @@ func (r *rig) peer(t *testing.T, name string) *state.Peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, peer := range peersOf(s) {
+	for _, peer := range s.Peers() {
 		if peer.Key == key(name) {
 			return peer
 		}

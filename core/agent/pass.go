@@ -294,7 +294,7 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 	}
 
 	names, watching := map[model.Key]string{}, map[model.Key]netip.AddrPort{}
-	if peers := peersOf(d.wanted); len(peers) > 0 {
+	if peers := d.wanted.Peers(); len(peers) > 0 {
 		heard := map[model.Key]netip.AddrPort{}
 		for i := range w.heard {
 			// One at which we only knock was not heard yet: the listener is to

@@ -35,7 +35,7 @@ func sizeTargets(s *model.Snapshot, wanted state.State, self string, mtu int) []
 		return nil
 	}
 	var out []sizeTarget
-	for _, peer := range peersOf(wanted) {
+	for _, peer := range wanted.Peers() {
 		name, ok := strings.CutPrefix(peer.Name, "node/")
 		if n := s.Node(name); ok && n != nil && n.TunnelMTU > 0 {
 			for _, to := range n.WireGuardIPs {

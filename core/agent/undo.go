@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kilo-overlay/kilo/core/firewall"
+	"github.com/kilo-overlay/kilo/core/internal/wholefile"
 )
 
 // UndoFile, in the state directory, records what is foreign and was changed, so
@@ -61,23 +62,5 @@ func writeUndo(dir string, chains []firewall.ID) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(path, text)
-}
-
-// replaceFile puts text and a newline at path, 0600, whole or not at all.
-func replaceFile(path string, text []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	temp, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name())
-	_, err = temp.Write(append(text, '\n'))
-	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
+	return wholefile.Replace(path, append(text, '\n'))
 }

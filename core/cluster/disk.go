@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kilo-overlay/kilo/core/internal/wholefile"
 	"github.com/kilo-overlay/kilo/core/model"
 )
 
@@ -211,12 +212,12 @@ func (d *disk) write(k kept) error {
 		return err
 	}
 	if psk != nil && !bytes.Equal(psk, d.psk) {
-		if err := replaceFile(filepath.Join(d.dir, secretFile), psk); err != nil {
+		if err := wholefile.Replace(filepath.Join(d.dir, secretFile), psk); err != nil {
 			return err
 		}
 	}
 	if !bytes.Equal(snapshot, d.snapshot) {
-		if err := replaceFile(filepath.Join(d.dir, snapshotFile), snapshot); err != nil {
+		if err := wholefile.Replace(filepath.Join(d.dir, snapshotFile), snapshot); err != nil {
 			return err
 		}
 	}
@@ -227,22 +228,4 @@ func (d *disk) write(k kept) error {
 	}
 	d.snapshot, d.psk = snapshot, psk
 	return nil
-}
-
-// replaceFile puts content at path, 0600, whole or not at all.
-func replaceFile(path string, content []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	temp, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name())
-	_, err = temp.Write(content)
-	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

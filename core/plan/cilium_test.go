@@ -247,20 +247,7 @@ func TestCiliumEverybodyIsReached(t *testing.T) {
 			s.Nodes = append(s.Nodes, n)
 		}
 		s.Sort()
-		answers := map[[2]string]bool{}
-		for i, a := range s.Nodes {
-			for _, b := range s.Nodes[i+1:] {
-				yes := r.IntN(3) > 0
-				answers[[2]string{a.Name, b.Name}], answers[[2]string{b.Name, a.Name}] = yes, yes
-			}
-		}
-		for i := range s.Nodes {
-			for _, o := range s.Nodes {
-				if o.Name != s.Nodes[i].Name && !answers[[2]string{s.Nodes[i].Name, o.Name}] {
-					s.Nodes[i].Silent = append(s.Nodes[i].Silent, o.Name)
-				}
-			}
-		}
+		answers := answering(r, &s)
 		w := &ciliumWorld{snapshot: s, states: map[string]state.State{}, tunnel: tunnel, cloud: encapsulation == cilium.Always}
 		a := cilium.New(cilium.Options{Encapsulation: encapsulation})
 		for _, n := range s.Nodes {

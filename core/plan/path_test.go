@@ -173,20 +173,7 @@ func TestEveryPodIsReachedAndAnswersTheSameWay(t *testing.T) {
 			s.Nodes = append(s.Nodes, n)
 		}
 		s.Sort()
-		answers := map[[2]string]bool{}
-		for i, a := range s.Nodes {
-			for _, b := range s.Nodes[i+1:] {
-				ok := r.IntN(3) > 0
-				answers[[2]string{a.Name, b.Name}], answers[[2]string{b.Name, a.Name}] = ok, ok
-			}
-		}
-		for i := range s.Nodes {
-			for _, o := range s.Nodes {
-				if o.Name != s.Nodes[i].Name && !answers[[2]string{s.Nodes[i].Name, o.Name}] {
-					s.Nodes[i].Silent = append(s.Nodes[i].Silent, o.Name)
-				}
-			}
-		}
+		answers := answering(r, &s)
 		w := &walker{snapshot: s, states: map[string]state.State{}}
 		for _, n := range s.Nodes {
 			f := factsOf(s, n.Name)
@@ -212,6 +199,26 @@ func TestEveryPodIsReachedAndAnswersTheSameWay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// answering chooses which links answer, two of three, and has nodes publish the
+// others as silent.
+func answering(r *rand.Rand, s *model.Snapshot) map[[2]string]bool {
+	answers := map[[2]string]bool{}
+	for i, a := range s.Nodes {
+		for _, b := range s.Nodes[i+1:] {
+			yes := r.IntN(3) > 0
+			answers[[2]string{a.Name, b.Name}], answers[[2]string{b.Name, a.Name}] = yes, yes
+		}
+	}
+	for i := range s.Nodes {
+		for _, o := range s.Nodes {
+			if o.Name != s.Nodes[i].Name && !answers[[2]string{s.Nodes[i].Name, o.Name}] {
+				s.Nodes[i].Silent = append(s.Nodes[i].Silent, o.Name)
+			}
+		}
+	}
+	return answers
 }
 
 func meshed(n model.Node) bool { return n.Granularity == model.Cross || n.Granularity == model.Full }

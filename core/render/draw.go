@@ -103,7 +103,12 @@ func nodeBox(n *model.Node, r reach) Box {
 	case !n.Spoken:
 		title, stroke = title+" (no agent)", Dotted
 	}
-	lines := append([]string{title}, texts(n.PodPrefixes)...)
+	return textBox(n.Name, stroke, append([]string{title}, nodeLines(n, r)...))
+}
+
+// nodeLines is what pictures say of a node below its name.
+func nodeLines(n *model.Node, r reach) []string {
+	lines := texts(n.PodPrefixes)
 	for _, p := range n.InternalIPs {
 		lines = append(lines, p.Addr().String())
 	}
@@ -114,7 +119,7 @@ func nodeBox(n *model.Node, r reach) Box {
 	if n == r.Gateway && !r.Learned.IsZero() {
 		lines = append(lines, r.Learned.String()+" (learned)")
 	}
-	return textBox(n.Name, stroke, lines)
+	return lines
 }
 
 // textBox is as large as its lines; empty ones are left out.

@@ -66,18 +66,7 @@ func (g *graph) location(r reach) {
 		case !n.Spoken:
 			title, style = title+" (no agent)", ", style=dotted"
 		}
-		lines := append([]string{r.Name, title}, texts(n.PodPrefixes)...)
-		for _, p := range n.InternalIPs {
-			lines = append(lines, p.Addr().String())
-		}
-		if n == r.Gateway {
-			lines = append(lines, texts(n.WireGuardIPs)...)
-		}
-		lines = append(lines, n.Endpoint.String())
-		if n == r.Gateway && !r.Learned.IsZero() {
-			lines = append(lines, r.Learned.String()+" (learned)")
-		}
-		g.node(n.Name, lines, style)
+		g.node(n.Name, append([]string{r.Name, title}, nodeLines(n, r)...), style)
 	}
 	g.line("\t}")
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/kilo-overlay/kilo/core/model"
 	"github.com/kilo-overlay/kilo/core/plan"
-	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // reach is what a party outside the cluster reaches through one location.
@@ -47,7 +46,7 @@ func reachable(s model.Snapshot) []reach {
 			out = append(out, reach{Location: l})
 		}
 	}
-	for _, p := range peersOf(wanted) {
+	for _, p := range wanted.Peers() {
 		name, isNode := strings.CutPrefix(p.Name, "node/")
 		i := slices.IndexFunc(out, func(r reach) bool { return r.Gateway != nil && r.Gateway.Name == name })
 		if !isNode || i < 0 { // a gateway that stands by carries nothing
@@ -59,14 +58,4 @@ func reachable(s model.Snapshot) []reach {
 		}
 	}
 	return out
-}
-
-// peersOf are the WireGuard peers of all links: an outsider has them on one.
-func peersOf(s state.State) (peers []state.Peer) {
-	for _, l := range s.Links {
-		if l.Tunnel != nil {
-			peers = append(peers, l.Tunnel.Peers...)
-		}
-	}
-	return peers
 }

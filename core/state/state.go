@@ -88,6 +88,19 @@ func TunnelLinks(first string) []string {
 	return names
 }
 
+// Peers are the WireGuard peers of all links, to look at or to change in place.
+func (s State) Peers() []*Peer {
+	var out []*Peer
+	for i := range s.Links {
+		if t := s.Links[i].Tunnel; t != nil {
+			for j := range t.Peers {
+				out = append(out, &t.Peers[j])
+			}
+		}
+	}
+	return out
+}
+
 // LinkKind is the kind of a link of ours.
 type LinkKind string
 
