@@ -26,7 +26,6 @@ type duty struct {
 
 // question is whom to ask: a gateway of another location, by its two addresses.
 type question struct {
-	Node             string
 	Internal, Tunnel netip.Addr
 }
 
@@ -44,13 +43,12 @@ const (
 	witnessesAtMost = 2
 )
 
-// dutyOf is pure: the same from the same Snapshot.
-func dutyOf(s model.Snapshot, self string) *duty {
+// dutyOf is pure. locations are the Snapshot's, as the plan has them.
+func dutyOf(s model.Snapshot, locations []plan.Location, self string) *duty {
 	me := s.Node(self)
 	if me == nil || !me.Spoken {
 		return nil
 	}
-	locations := plan.Locations(s)
 	d := &duty{snapshot: s, self: me}
 	for i := range locations {
 		if locations[i].Name == me.Location {
@@ -109,7 +107,7 @@ func dutyOf(s model.Snapshot, self string) *duty {
 			}
 			if n == l.Gateway && len(d.targets) < targetsAtMost {
 				v4 := len(me.InternalIPs) == 0 || me.InternalIPs[0].Addr().Is4()
-				if q := (question{n.Name, n.InternalIP(v4), n.WireGuardIP(v4)}); q.Internal.IsValid() {
+				if q := (question{n.InternalIP(v4), n.WireGuardIP(v4)}); q.Internal.IsValid() {
 					d.targets = append(d.targets, q)
 				}
 			}

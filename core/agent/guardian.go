@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -19,8 +18,8 @@ const (
 	// serves that have not said that they heard it, at first and later.
 	announceFast = 50 * time.Millisecond
 	announceSlow = time.Second
-	// announceAlways is how often everybody is told while the API server does not
-	// say the same: who was away meanwhile has nobody else to hear it from.
+	// announceAlways is how often everybody is told while a claim of this node's
+	// stands: who was away meanwhile may have nobody else to hear it from.
 	announceAlways = 5 * time.Second
 	// claimPause keeps a node from taking over again and again.
 	claimPause = 10 * time.Second
@@ -66,8 +65,8 @@ type guardian struct {
 	nonces   map[string]uint64 // of others'
 	post     mailbox
 	sockets  map[netip.Addr]echo
-	asked    map[exchange]asking // which question went to an address
-	heardAt  time.Time           // the serving gateway's last answer on the own network
+	asked    map[exchange]failover.Way // which way a question to an address went
+	heardAt  time.Time                 // the serving gateway's last answer on the own network
 	unheard  map[string]bool
 	told     time.Time // when everybody was last told
 	began    time.Time // when the last claim was made
@@ -78,11 +77,6 @@ type guardian struct {
 
 // exchange is a socket and whom it asked.
 type exchange struct{ from, to netip.Addr }
-
-type asking struct {
-	node string
-	way  failover.Way
-}
 
 // reaching collects what other locations say of the own gateway's tunnel.
 type reaching struct {
@@ -102,7 +96,7 @@ type favour struct {
 
 func newGuardian(self string, secret func(model.Key) (failover.Secret, error), box func() (mailbox, error), open func(netip.Addr) (echo, error), wake func(), save func(*failover.Book) error, log *slog.Logger) *guardian {
 	g := &guardian{self: self, secret: secret, mailbox: box, echo: open, wake: wake, save: save, log: log,
-		set: make(chan *duty, 1), sockets: map[netip.Addr]echo{}, asked: map[exchange]asking{}, unheard: map[string]bool{}, nonces: map[string]uint64{}, reachFor: map[string]*favour{}}
+		set: make(chan *duty, 1), sockets: map[netip.Addr]echo{}, asked: map[exchange]failover.Way{}, unheard: map[string]bool{}, nonces: map[string]uint64{}, reachFor: map[string]*favour{}}
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	g.nonce = binary.BigEndian.Uint64(b[:]) | 1
@@ -204,7 +198,9 @@ func (g *guardian) Run(ctx context.Context) error {
 		case p := <-pongs:
 			if p.err != nil {
 				_ = p.on.Close()
-				delete(g.sockets, p.at)
+				if g.sockets[p.at] == p.on { // not one that took its place
+					delete(g.sockets, p.at)
+				}
 				continue
 			}
 			g.answer(p, time.Now())
@@ -293,9 +289,7 @@ func (g *guardian) tick(now time.Time, socket func(netip.Addr) echo) {
 		return
 	}
 	if g.election == nil || g.election.Over(now) {
-		g.mu.Lock()
-		epoch := g.book.Of(&d.snapshot, d.location.Name).Epoch + 1
-		g.mu.Unlock()
+		epoch := g.nextEpoch()
 		g.election = failover.NewElection(epoch, d.voters, now)
 		for _, l := range d.tell {
 			if !l.Tunnel && l.Node != gateway {
@@ -309,7 +303,7 @@ func (g *guardian) tick(now time.Time, socket func(netip.Addr) echo) {
 // ask puts one question to every target, on both ways.
 func (g *guardian) ask(now time.Time, socket func(netip.Addr) echo) {
 	d := g.duty
-	put := func(number uint64, node string, w failover.Way, to netip.Addr) {
+	put := func(number uint64, w failover.Way, to netip.Addr) {
 		if !to.IsValid() {
 			return
 		}
@@ -318,15 +312,15 @@ func (g *guardian) ask(now time.Time, socket func(netip.Addr) echo) {
 			from = d.self.WireGuardIP(to.Is4())
 		}
 		if s := socket(from); from.IsValid() && s != nil {
-			g.asked[exchange{from, to}] = asking{node, w}
+			g.asked[exchange{from, to}] = w
 			_ = s.Send(to, uint16(number)) // no answer is answer enough
 		}
 	}
 	for _, t := range d.targets {
-		number := g.watch.Ask(t.Node, now)
-		put(number, t.Node, failover.Members, t.Internal)
+		number := g.watch.Ask(now)
+		put(number, failover.Members, t.Internal)
 		if d.standby {
-			put(number, t.Node, failover.Tunnel, t.Tunnel)
+			put(number, failover.Tunnel, t.Tunnel)
 		}
 	}
 	if neighbour := d.location.Gateway.InternalIP(true); d.standby && len(d.voters) == 0 && neighbour.IsValid() {
@@ -346,8 +340,8 @@ func (g *guardian) answer(p pong, now time.Time) {
 	if d := g.duty; d != nil && d.location.Gateway != nil && p.from == d.location.Gateway.InternalIP(true) {
 		g.heardAt = now
 	}
-	if a, ok := g.asked[exchange{p.at, p.from}]; ok {
-		g.watch.Answer(g.watch.Number(p.seq), a.way, now)
+	if w, ok := g.asked[exchange{p.at, p.from}]; ok {
+		g.watch.Answer(g.watch.Number(p.seq), w)
 	}
 }
 
@@ -374,11 +368,15 @@ func (g *guardian) alone(now time.Time) {
 		}
 	}
 	if failover.Alone(neighbour, g.reach != nil && g.reach.answered) {
-		g.mu.Lock()
-		epoch := g.book.Of(&d.snapshot, d.location.Name).Epoch + 1
-		g.mu.Unlock()
-		g.claim(epoch, now)
+		g.claim(g.nextEpoch(), now)
 	}
+}
+
+// nextEpoch is the one to serve this location under.
+func (g *guardian) nextEpoch() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.book.Of(&g.duty.snapshot, g.duty.location.Name).Epoch + 1
 }
 
 // conclude takes over when the vote is won.
@@ -429,8 +427,8 @@ func (g *guardian) mine() (failover.Claim, bool) {
 	d := g.duty
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c := g.book.Claims()[d.location.Name]
-	return c, c.Node == g.self && c == g.book.Of(&d.snapshot, d.location.Name)
+	c, heard := g.book.Heard(d.location.Name)
+	return c, heard && c.Node == g.self && c == g.book.Of(&d.snapshot, d.location.Name)
 }
 
 // announce tells those who have not heard, and now and then everybody.
@@ -544,13 +542,10 @@ func (g *guardian) favours(now time.Time, socket func(netip.Addr) echo) {
 // during that agent's life, in which no epoch is news twice.
 func (g *guardian) freshen(l listener, nonce uint64) { g.nonces[l.Node.Name] = nonce }
 
-var errNoKey = errors.New("the node publishes no key")
-
 // send tells one node something.
 func (g *guardian) send(l listener, m failover.Message) {
 	if l.Node.Key.IsZero() {
-		g.log.Debug("not told", "node", l.Node.Name, "error", errNoKey)
-		return
+		return // it has no agent that could listen
 	}
 	m.From, m.To, m.Own = g.self, l.Node.Name, g.nonce
 	if m.Nonce == 0 {

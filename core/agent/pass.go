@@ -73,7 +73,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	a.prober.Set(d.targets) // not before the address is there that they are asked from
 	a.sizer.Set(d.sizes)
 	if a.guardian != nil {
-		a.guardian.Set(dutyOf(w.snapshot, a.Node))
+		a.guardian.Set(dutyOf(w.snapshot, d.report.Locations, a.Node))
 	}
 	a.server.Listen(a.addresses(d.published.InternalIPs, w.inputs.NodeInternalIPs))
 

@@ -3,7 +3,6 @@ package failover
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 
 	"github.com/kilo-overlay/kilo/core/model"
 )
@@ -29,7 +28,7 @@ func (b *Book) Hear(s *model.Snapshot, location string, c Claim) (news bool, err
 	if n == nil || !n.Spoken || n.Location != location {
 		return false, fmt.Errorf("node %s claims to serve location %q and is not one of its nodes", c.Node, location)
 	}
-	known := b.highest(s, location)
+	known := b.Of(s, location)
 	switch {
 	case c.Epoch < known.Epoch || c == known:
 		return false, nil
@@ -47,8 +46,8 @@ func (b *Book) Hear(s *model.Snapshot, location string, c Claim) (news bool, err
 	return true, nil
 }
 
-// highest is the highest claim of a location, published or heard.
-func (b *Book) highest(s *model.Snapshot, location string) Claim {
+// Of is the highest claim of a location, published or heard.
+func (b *Book) Of(s *model.Snapshot, location string) Claim {
 	best := b.claims[location]
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -58,9 +57,6 @@ func (b *Book) highest(s *model.Snapshot, location string) Claim {
 	}
 	return best
 }
-
-// Of returns what is known of a location, published or heard.
-func (b *Book) Of(s *model.Snapshot, location string) Claim { return b.highest(s, location) }
 
 // Apply returns s with the claims that were heard in the place of older published
 // ones. s itself is left as it is.
@@ -79,8 +75,11 @@ func (b *Book) Apply(s model.Snapshot) model.Snapshot {
 	return s
 }
 
-// Claims returns a copy of what was heard.
-func (b *Book) Claims() map[string]Claim { return maps.Clone(b.claims) }
+// Heard returns the claim that was heard of a location, if one was.
+func (b *Book) Heard(location string) (c Claim, ok bool) {
+	c, ok = b.claims[location]
+	return c, ok
+}
 
 // MarshalJSON and UnmarshalJSON keep a Book on disk: agents that start without an
 // API server must not go back to a gateway that is gone.

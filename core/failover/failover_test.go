@@ -31,7 +31,7 @@ func (x *world) run(d time.Duration, delay time.Duration, up func(Way) bool) {
 	for end := x.now.Add(d); x.now.Before(end); x.now = x.now.Add(10 * time.Millisecond) {
 		for i := 0; i < len(x.due); i++ {
 			if !x.due[i].at.After(x.now) {
-				x.w.Answer(x.due[i].number, x.due[i].way, x.now)
+				x.w.Answer(x.due[i].number, x.due[i].way)
 				x.due = append(x.due[:i], x.due[i+1:]...)
 				i--
 			}
@@ -39,7 +39,7 @@ func (x *world) run(d time.Duration, delay time.Duration, up func(Way) bool) {
 		if x.now.UnixMilli()%Interval.Milliseconds() != 0 {
 			continue
 		}
-		n := x.w.Ask("g", x.now)
+		n := x.w.Ask(x.now)
 		for _, way := range []Way{Members, Tunnel} {
 			if up(way) {
 				x.due = append(x.due, due{x.now.Add(delay), n, way})
@@ -131,7 +131,7 @@ func TestNumberOfSixteenBits(t *testing.T) {
 	now := time.UnixMilli(0)
 	var last uint64
 	for range 70_000 {
-		last = w.Ask("g", now)
+		last = w.Ask(now)
 		now = now.Add(Interval)
 	}
 	for back := range uint64(5) {

@@ -26,7 +26,6 @@ const (
 
 // question is one question, put on both ways.
 type question struct {
-	target   string
 	asked    time.Time
 	answered [2]bool
 }
@@ -44,19 +43,19 @@ type Watch struct {
 	heard time.Time
 }
 
-// Ask notes a question to a target and returns its number.
-func (w *Watch) Ask(target string, now time.Time) uint64 {
+// Ask notes a question and returns its number.
+func (w *Watch) Ask(now time.Time) uint64 {
 	if w.questions == nil {
 		w.questions = map[uint64]*question{}
 	}
 	w.forget(now)
 	w.next++
-	w.questions[w.next] = &question{target: target, asked: now}
+	w.questions[w.next] = &question{asked: now}
 	return w.next
 }
 
 // Answer notes an answer to a question, by its number.
-func (w *Watch) Answer(number uint64, way Way, now time.Time) {
+func (w *Watch) Answer(number uint64, way Way) {
 	q := w.questions[number]
 	if q == nil {
 		return // too late to mean anything
