@@ -204,10 +204,10 @@ type Agent struct {
 	mu       sync.Mutex
 	status   Status
 	wanted   state.State
-	forbids  []string                     // what the API server will not let us do
-	names    map[model.Key]string         // of peers, for people
-	watching map[model.Key]netip.AddrPort // endpoints of peers that publish none, as the last pass saw them
-	busy     time.Time                    // when the running pass began; zero: none runs
+	forbids  []string               // what the API server will not let us do
+	names    map[model.Key]string   // of peers, for people
+	watching map[model.Key]sighting // peers without a session or a published endpoint, as the last pass saw them
+	busy     time.Time              // when the running pass began; zero: none runs
 }
 
 // New makes an Agent.
@@ -361,8 +361,22 @@ func (a *Agent) again(d time.Duration) {
 	}
 }
 
+// sighting is what was seen of a peer.
+type sighting struct {
+	endpoint netip.AddrPort // where it was heard; one at which we only knock was not heard yet
+	session  bool           // there was a handshake lately
+	roams    bool           // it publishes no endpoint
+}
+
+func see(p *PeerStatus, now time.Time) (s sighting) {
+	if p != nil && !p.LastHandshake.IsZero() {
+		s.endpoint, s.session = p.Endpoint, now.Sub(p.LastHandshake) < sessionFor
+	}
+	return s
+}
+
 // listener notices that WireGuard heard a party that publishes no endpoint from
-// a new address: no kernel event tells.
+// a new address, or one that was silent: no kernel event tells.
 func (a *Agent) listener(ctx context.Context) error {
 	for sleep(ctx, listenEvery) {
 		a.mu.Lock()
@@ -375,8 +389,11 @@ func (a *Agent) listener(ctx context.Context) error {
 		if err != nil {
 			continue // the next pass reports it
 		}
+		now := time.Now()
 		for i := range heard {
-			if old, ok := before[heard[i].Key]; ok && !heard[i].LastHandshake.IsZero() && heard[i].Endpoint != old {
+			old, watched := before[heard[i].Key]
+			seen := see(&heard[i], now)
+			if watched && (seen.session && !old.session || old.roams && seen.endpoint.IsValid() && seen.endpoint != old.endpoint) {
 				a.wake.Wake(becausePeers)
 				break
 			}

@@ -115,7 +115,7 @@ func (c *Config) decide(w *world, m memory) decision {
 		PathMTU: d.memory.paths, TagForwarded: c.AcceptForwarded,
 	}, w.adapter)
 
-	d.sizes = sizeTargets(&w.snapshot, d.wanted, c.Node, d.mtu)
+	d.sizes = sizeTargets(&w.snapshot, d.wanted, w.heard, w.now, c.Node, d.mtu)
 	d.memory.paths = pathsTo(d.sizes, d.memory.paths)
 
 	d.memory.published = follow(w, d.wanted.Peers(), d.memory.published)

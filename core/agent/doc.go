@@ -10,7 +10,7 @@
 //	prober     asks locations with API servers whether their tunnel lives
 //	sizer      measures how large packets to WireGuard peers may be
 //	forwarder  watches the FORWARD chains of others
-//	listener   notices endpoints that WireGuard learned
+//	listener   notices endpoints that WireGuard learned, and handshakes with silent peers
 //	loop       one wake-up, one full recomputation (pass.go)
 //	publisher  writes what the node says about itself to its Node
 //	permissions  asks what the API server forbids

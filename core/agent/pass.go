@@ -70,7 +70,7 @@ func (a *Agent) pass(life context.Context, why reason) error {
 		a.forwarder.Set(d.report.RemoteIPv4, d.report.RemoteIPv6)
 	}
 	d.warnings = append(d.warnings, a.forwarder.Warnings()...)
-	a.prober.Set(d.targets) // not before the address is there that they are asked from
+	a.prober.Set(questions{d.targets, lastHandshakes(w.heard)}) // not before the address is there that they are asked from
 	a.sizer.Set(d.sizes)
 	if a.guardian != nil {
 		a.guardian.Set(dutyOf(w.snapshot, d.report.Locations, a.Node))
@@ -293,20 +293,18 @@ func (a *Agent) tell(ctx context.Context, w *world, d *decision, report apply.Re
 		s.Locations = append(s.Locations, locationStatus(&d.report.Locations[i], live))
 	}
 
-	names, watching := map[model.Key]string{}, map[model.Key]netip.AddrPort{}
+	names, watching := map[model.Key]string{}, map[model.Key]sighting{}
 	if peers := d.wanted.Peers(); len(peers) > 0 {
-		heard := map[model.Key]netip.AddrPort{}
+		heard := map[model.Key]*PeerStatus{}
 		for i := range w.heard {
-			// One at which we only knock was not heard yet: the listener is to
-			// notice the first handshake there as well.
-			if h := &w.heard[i]; !h.LastHandshake.IsZero() {
-				heard[h.Key] = h.Endpoint
-			}
+			heard[w.heard[i].Key] = &w.heard[i]
 		}
 		for _, peer := range peers {
 			names[peer.Key] = peer.Name
-			if !peer.Endpoint.IsValid() || publishesNone(&w.snapshot, peer.Key) {
-				watching[peer.Key] = heard[peer.Key]
+			seen := see(heard[peer.Key], w.now)
+			if roams := !peer.Endpoint.IsValid() || publishesNone(&w.snapshot, peer.Key); roams || !seen.session {
+				seen.roams = roams
+				watching[peer.Key] = seen
 			}
 		}
 	}

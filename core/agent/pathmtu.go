@@ -13,7 +13,10 @@ import (
 // senders (ICMP) what fits.
 
 const (
-	pathTick  = 500 * time.Millisecond
+	pathTick = 500 * time.Millisecond
+	// pathKnock is how often a party without a session is sent a packet, which has
+	// WireGuard try a handshake every five seconds for a minute and a half.
+	pathKnock = time.Minute
 	pathTries = 3               // of each size in one round, a tick apart
 	pathEvery = 5 * time.Second // between rounds of a path that is known
 	// pathUp is how often larger sizes are tried on a path that was too small for
@@ -57,6 +60,19 @@ func (p *path) MTU() int { return p.known }
 
 // Due tells whether Ask would begin a round or go on with one.
 func (p *path) Due(now time.Time) bool { return p.ticks > 0 || !now.Before(p.next) }
+
+// Knock tells whether to send a packet to a party without a session. The first
+// waits: a new peer is greeted in its time.
+func (p *path) Knock(now time.Time) bool {
+	due := !p.next.IsZero() && !now.Before(p.next)
+	switch {
+	case p.next.IsZero():
+		p.next = now.Add(pathEvery)
+	case due:
+		p.next = now.Add(pathKnock)
+	}
+	return due
+}
 
 // Ask is called once a tick while Due. It returns the sizes to send now.
 func (p *path) Ask(now time.Time) []int {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kilo-overlay/kilo/core/model"
 )
 
 const (
@@ -23,6 +25,13 @@ const (
 	// a new tunnel answers is known about when it does, and so the two ends of a
 	// link that comes up move to it at almost the same moment.
 	repeatInterval = 100 * time.Millisecond
+	// probesPatient unanswered probes in a row are sent at the usual pace. Then the
+	// pause doubles, up to probeRarest ticks: what is sent to a party without a
+	// session waits in the device of the gateway, in a large buffer, and one such
+	// packet is as good as many. It keeps WireGuard knocking every five seconds,
+	// and goes out, and is answered, when a handshake succeeds.
+	probesPatient = 10
+	probeRarest   = 8
 )
 
 // target is a location, or a node with a link of its own, to ask through the
@@ -33,6 +42,9 @@ type target struct {
 	To netip.Addr
 	// From is this node's own address to ask from.
 	From netip.Addr
+	// Peer is the WireGuard peer here over which To is reached; zero: another
+	// node's device leads there.
+	Peer model.Key
 }
 
 // place is what answers or does not: a location as a whole, by way of the
@@ -50,6 +62,20 @@ func (p place) String() string {
 // reading a clock: a host that was suspended has not thereby lost a location.
 type answers struct {
 	asked, answered uint64 // number of the last probe sent, and of the last answered
+	due             uint64 // the tick at which to ask next
+	// met is when there was a handshake last, and anew the number of the last probe
+	// before it: those that it lost say nothing about the new session.
+	met  time.Time
+	anew uint64
+}
+
+// next sets when to ask again after a probe at this tick.
+func (a *answers) next(tick uint64) {
+	pause := uint64(1)
+	for lost := a.asked - max(a.answered, a.anew); lost > probesPatient && pause < probeRarest; lost-- {
+		pause *= 2
+	}
+	a.due = tick + pause
 }
 
 // silent is true once probesLost probes in a row went unanswered, each of which
@@ -76,29 +102,37 @@ type echo interface {
 	Close() error
 }
 
-// prober asks targets once a second and remembers which locations answer.
+// prober asks targets once a second, silent ones less often, and remembers which
+// locations answer.
 // Without targets it does nothing at all.
 type prober struct {
 	open func(from netip.Addr) (echo, error)
 	wake func()
 	log  *slog.Logger
-	set  chan []target
+	set  chan questions
 
 	mu   sync.Mutex
 	live map[place]bool // answered lately; absent: not known yet
 }
 
+// questions is whom to ask, and when there was a handshake last with the WireGuard
+// peers here. One that is new has a target asked at once.
+type questions struct {
+	targets []target
+	met     map[model.Key]time.Time
+}
+
 func newProber(open func(netip.Addr) (echo, error), wake func(), log *slog.Logger) *prober {
-	return &prober{open: open, wake: wake, log: log, set: make(chan []target, 1), live: map[place]bool{}}
+	return &prober{open: open, wake: wake, log: log, set: make(chan questions, 1), live: map[place]bool{}}
 }
 
 // Set says whom to ask from now on. It never blocks, and belongs to one goroutine.
-func (p *prober) Set(ts []target) {
+func (p *prober) Set(q questions) {
 	select {
 	case <-p.set:
 	default:
 	}
-	p.set <- ts
+	p.set <- q
 }
 
 // Live returns what is known: place to whether it answered lately. One that was
@@ -120,7 +154,8 @@ type reply struct {
 func (p *prober) Run(ctx context.Context) error {
 	var (
 		targets []target
-		turn    int // where in targets the next tick starts
+		turn    int    // where in targets the next tick starts
+		tick    uint64 // number of the last one
 		known   = map[target]*answers{}
 		sockets = map[netip.Addr]echo{}
 		replies = make(chan reply)
@@ -185,43 +220,67 @@ func (p *prober) Run(ctx context.Context) error {
 		}
 	}
 	send := func() {
-		turns := min(len(targets), probesPerTick)
-		for range turns {
+		tick++
+		room = probesPerTick
+		for range targets {
+			if room == 0 {
+				break
+			}
 			t := targets[turn%len(targets)]
 			turn = (turn + 1) % len(targets)
 			a := known[t]
+			if tick < a.due {
+				continue
+			}
 			if a.silent() {
 				p.tell(t.Place, false)
 			}
+			room--
 			a.asked++
+			a.next(tick)
 			ask(t, a.asked)
 		}
-		room = probesPerTick - turns
 		arm()
+	}
+	// greet asks those at once that there was a handshake with just now, if they
+	// were silent.
+	greet := func(met map[model.Key]time.Time) {
+		for t, a := range known {
+			if at, ok := met[t.Peer]; ok && at.After(a.met) {
+				a.met, a.anew = at, a.asked
+				if a.silent() && room > 0 {
+					room--
+					a.asked++
+					a.due = tick + 1
+					ask(t, a.asked)
+				}
+			}
+		}
 	}
 
 	for {
-		var tick <-chan time.Time
+		var clock <-chan time.Time
 		if len(targets) > 0 {
-			tick = ticks.C
+			clock = ticks.C
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 
 		case next := <-p.set:
-			if slices.Equal(next, targets) {
+			if slices.Equal(next.targets, targets) {
+				greet(next.met)
 				continue
 			}
 			idle := len(targets) == 0
-			targets, turn = next, 0
+			targets, turn = next.targets, 0
 			wanted := map[target]bool{}
 			places := map[place]bool{}
 			from := map[netip.Addr]bool{}
 			for _, t := range targets {
 				wanted[t], places[t.Place], from[t.From] = true, true, true
 				if known[t] == nil {
-					known[t] = &answers{}
+					known[t] = &answers{met: next.met[t.Peer]}
 				}
 			}
 			maps.DeleteFunc(known, func(t target, _ *answers) bool { return !wanted[t] })
@@ -243,9 +302,11 @@ func (p *prober) Run(ctx context.Context) error {
 				if a := known[t]; a.asked == 0 && room > 0 {
 					room--
 					a.asked++
+					a.next(tick)
 					ask(t, a.asked)
 				}
 			}
+			greet(next.met)
 			arm()
 
 		case r := <-replies:
@@ -261,6 +322,7 @@ func (p *prober) Run(ctx context.Context) error {
 			for t, a := range known {
 				if t.To == r.from && sockets[t.From] == r.on {
 					if a.heard(r.seq); !a.silent() {
+						a.due = min(a.due, tick+1)
 						p.tell(t.Place, true)
 					}
 				}
@@ -275,7 +337,7 @@ func (p *prober) Run(ctx context.Context) error {
 			}
 			arm()
 
-		case <-tick:
+		case <-clock:
 			send()
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kilo-overlay/kilo/core/model"
 )
 
 // ether answers probes to the addresses that are up.
@@ -100,13 +102,14 @@ func TestProberTellsTransitions(t *testing.T) {
 			}
 		}
 
+		both := []target{{Place: place{Location: "west"}, To: west, From: me}, {Place: place{Location: "north"}, To: north, From: me}}
 		// Without targets: no socket, no packet.
 		time.Sleep(time.Hour)
 		if e.sockets() != 0 {
 			t.Error("opened a socket without a target")
 		}
 
-		p.Set([]target{{place{Location: "west"}, west, me}, {place{Location: "north"}, north, me}})
+		p.Set(questions{targets: both})
 		expect("asked once", map[string]bool{"west": true}, 1)
 		time.Sleep(2500 * time.Millisecond)
 		expect("three probes sent, the third not yet due", map[string]bool{"west": true}, 1)
@@ -131,11 +134,11 @@ func TestProberTellsTransitions(t *testing.T) {
 		}
 
 		// Setting what is set already starts nothing over.
-		p.Set([]target{{place{Location: "west"}, west, me}, {place{Location: "north"}, north, me}})
+		p.Set(questions{targets: both})
 		expect("set again", map[string]bool{"west": true, "north": false}, 4)
 
 		// No target any more: sockets are closed and knowledge is dropped.
-		p.Set(nil)
+		p.Set(questions{})
 		time.Sleep(time.Second)
 		expect("no targets", map[string]bool{}, 4)
 		before = e.asks(west)
@@ -159,7 +162,7 @@ func TestFirstProbeIsRepeated(t *testing.T) {
 		p := newProber(e.open, func() {}, slog.New(slog.DiscardHandler))
 		go func() { _ = p.Run(ctx) }()
 
-		p.Set([]target{{place{Node: "west"}, west, me}, {place{Node: "east"}, east, me}})
+		p.Set(questions{targets: []target{{Place: place{Node: "west"}, To: west, From: me}, {Place: place{Node: "east"}, To: east, From: me}}})
 		time.Sleep(250 * time.Millisecond)
 		e.set(west, true)
 		time.Sleep(100 * time.Millisecond)
@@ -176,7 +179,7 @@ func TestFirstProbeIsRepeated(t *testing.T) {
 			t.Errorf("west, which answers, was asked %d times, want once a tick after its answer: 14", n)
 		}
 		if n := e.asks(east); n > 10+11 {
-			t.Errorf("east, which does not answer, was asked %d times, want ten times in the first second and once a tick", n)
+			t.Errorf("east, which does not answer, was asked %d times, want ten times in the first second and at most once a tick", n)
 		}
 		if live, known := p.Live()[place{Node: "east"}]; live || !known {
 			t.Errorf("east is held for live=%t known=%t after 11 s of silence", live, known)
@@ -193,14 +196,14 @@ func TestProbesKeepTheirPace(t *testing.T) {
 		e := &ether{up: map[netip.Addr]bool{west: true}, asked: map[netip.Addr]int{}, opened: map[netip.Addr]int{}}
 		p := newProber(e.open, func() {}, slog.New(slog.DiscardHandler))
 		go func() { _ = p.Run(ctx) }()
-		targets := []target{{place{Node: "west"}, west, me}}
-		p.Set(targets)
+		targets := []target{{Place: place{Node: "west"}, To: west, From: me}}
+		p.Set(questions{targets: targets})
 		time.Sleep(500 * time.Millisecond)
 		e.set(west, false) // for less than three probes
 		for i := range 5 {
 			to := netip.AddrFrom4([4]byte{10, 4, 1, byte(i)})
-			targets = append(targets, target{place{Node: to.String()}, to, me})
-			p.Set(targets)
+			targets = append(targets, target{Place: place{Node: to.String()}, To: to, From: me})
+			p.Set(questions{targets: targets})
 			time.Sleep(300 * time.Millisecond)
 			synctest.Wait()
 			if e.asks(to) == 0 {
@@ -227,9 +230,10 @@ func TestProbesAreBounded(t *testing.T) {
 		var ts []target
 		for i := range 3 * probesPerTick {
 			to := netip.AddrFrom4([4]byte{10, 4, 1, byte(i)})
-			ts = append(ts, target{place{Location: to.String()}, to, netip.MustParseAddr("10.4.0.1")})
+			ts = append(ts, target{Place: place{Location: to.String()}, To: to, From: netip.MustParseAddr("10.4.0.1")})
+			e.set(to, true)
 		}
-		p.Set(ts)
+		p.Set(questions{targets: ts})
 		time.Sleep(29*time.Second + time.Second/2) // 30 ticks, the one at once included
 		synctest.Wait()
 		cancel()
@@ -245,6 +249,71 @@ func TestProbesAreBounded(t *testing.T) {
 			if n := e.asks(target.To); n != 10 {
 				t.Errorf("%s was asked %d times, want 10", target.To, n)
 			}
+		}
+	})
+}
+
+// One that stays silent is asked less and less often, others and those whose
+// silence is short as before. A handshake has it asked at once.
+func TestSilenceIsAskedRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		west, north, me := netip.MustParseAddr("10.4.0.2"), netip.MustParseAddr("10.4.0.3"), netip.MustParseAddr("10.4.0.1")
+		e := &ether{up: map[netip.Addr]bool{north: true}, asked: map[netip.Addr]int{}, opened: map[netip.Addr]int{}}
+		p := newProber(e.open, func() {}, slog.New(slog.DiscardHandler))
+		go func() { _ = p.Run(ctx) }()
+		q := questions{targets: []target{
+			{Place: place{Location: "west"}, To: west, From: me, Peer: key("w1")},
+			{Place: place{Location: "north"}, To: north, From: me, Peer: key("n1")},
+		}}
+		live := func() bool { synctest.Wait(); return p.Live()[place{Location: "west"}] }
+		p.Set(q)
+		time.Sleep(time.Minute + time.Second/2)
+		w, n := e.asks(west), e.asks(north)
+		time.Sleep(10 * time.Minute)
+		if w, n = e.asks(west)-w, e.asks(north)-n; w != 600/probeRarest || n != 600 {
+			t.Errorf("in ten minutes the silent one was asked %d times and the other %d; want %d and 600", w, n, 600/probeRarest)
+		}
+
+		// It comes back: known at the latest when it is its turn.
+		e.set(west, true)
+		time.Sleep(probeRarest * probeInterval)
+		if !live() {
+			t.Errorf("not known to be back after %d s", probeRarest)
+		}
+		w = e.asks(west)
+		time.Sleep(time.Minute)
+		if w = e.asks(west) - w; w != 60 {
+			t.Errorf("back again, and asked %d times in a minute", w)
+		}
+
+		// A handshake tells sooner; should what is asked then be lost, the next
+		// follow at the usual pace.
+		e.set(west, false)
+		time.Sleep(5 * time.Minute)
+		w = e.asks(west)
+		q.met = map[model.Key]time.Time{key("w1"): time.Now()}
+		p.Set(q)
+		time.Sleep(100 * time.Millisecond)
+		if got := e.asks(west) - w; got != 1 {
+			t.Errorf("%d probes right after a handshake, want 1", got)
+		}
+		e.set(west, true)
+		time.Sleep(time.Second)
+		if !live() {
+			t.Error("not known to be back a second after a handshake")
+		}
+		// An old handshake is no news.
+		e.set(west, false)
+		time.Sleep(5 * time.Minute)
+		w = e.asks(west)
+		for range 10 {
+			p.Set(q)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if got := e.asks(west) - w; got > 1 {
+			t.Errorf("%d probes because of a handshake that was known", got)
 		}
 	})
 }

@@ -26,13 +26,20 @@ type sizeTarget struct {
 	Node     string
 	To, From netip.Addr // WireGuard addresses: they lead over that peer or nowhere
 	Top      int        // bytes that both tunnels allow
+	// Met tells that there was a handshake lately. Without one nothing passes, and
+	// what is sent waits in the device.
+	Met bool
 }
 
 // sizeTargets are the nodes that the wanted state has as WireGuard peers.
-func sizeTargets(s *model.Snapshot, wanted state.State, self string, mtu int) []sizeTarget {
+func sizeTargets(s *model.Snapshot, wanted state.State, heard []PeerStatus, now time.Time, self string, mtu int) []sizeTarget {
 	me := s.Node(self)
 	if me == nil || mtu == 0 {
 		return nil
+	}
+	met := map[model.Key]bool{}
+	for i := range heard {
+		met[heard[i].Key] = met[heard[i].Key] || see(&heard[i], now).session
 	}
 	var out []sizeTarget
 	for _, peer := range wanted.Peers() {
@@ -40,7 +47,7 @@ func sizeTargets(s *model.Snapshot, wanted state.State, self string, mtu int) []
 		if n := s.Node(name); ok && n != nil && n.TunnelMTU > 0 {
 			for _, to := range n.WireGuardIPs {
 				if from := me.WireGuardIP(to.Is4()); from.IsValid() {
-					out = append(out, sizeTarget{name, to, from, min(mtu, n.TunnelMTU)})
+					out = append(out, sizeTarget{name, to, from, min(mtu, n.TunnelMTU), met[n.Key]})
 					break
 				}
 			}
@@ -157,6 +164,14 @@ func (s *sizer) Run(ctx context.Context) error {
 		for range targets {
 			t := targets[turn%len(targets)]
 			p := paths[t]
+			if !t.Met {
+				if begun < pathsPerTick && p.Knock(now) {
+					begun++
+					ask(t, []int{pathSmall})
+				}
+				turn = (turn + 1) % len(targets)
+				continue
+			}
 			if goesOn := p.ticks > 0; p.Due(now) && (goesOn || begun < pathsPerTick) {
 				if !goesOn {
 					begun++

@@ -79,7 +79,7 @@ func TestSizer(t *testing.T) {
 		var targets []sizeTarget
 		for i := range 40 {
 			to := netip.AddrFrom4([4]byte{10, 4, 1, byte(i)})
-			targets = append(targets, sizeTarget{Node: fmt.Sprintf("n%02d", i), To: to, From: me, Top: 1420})
+			targets = append(targets, sizeTarget{Node: fmt.Sprintf("n%02d", i), To: to, From: me, Top: 1420, Met: true})
 			n.set(to, 1500)
 		}
 		n.set(targets[7].To, 1340)
@@ -131,10 +131,19 @@ func TestSizer(t *testing.T) {
 // warning says so.
 func TestNarrowPathInRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &narrows{passes: map[netip.Addr]int{w1().WireGuardIPs[0]: 1340}, sent: map[netip.Addr]int{}}
+		west := w1().WireGuardIPs[0]
+		n := &narrows{passes: map[netip.Addr]int{}, sent: map[netip.Addr]int{}}
 		me := e1()
 		narrow := func(r *rig) { r.Agent.sizer.open = n.open }
 		r := start(t, me, snapshot(me, e2(), w1()), narrow)
+		// Without a session nothing passes. It is asked now and then all the same:
+		// that has WireGuard try.
+		r.settle(10*time.Minute + 20*time.Second)
+		if got := n.count(west); got < 10 || got > 11 {
+			t.Errorf("%d packets in ten minutes to a party without a session", got)
+		}
+		n.set(west, 1340)
+		r.kernel.hear(PeerStatus{Key: w1().Key, Endpoint: w1().Endpoint.AddrPort(), LastHandshake: time.Now()})
 		r.settle(20 * time.Second)
 		if route := r.route(t, "10.244.9.0/24"); route == nil || route.MTU != 1328 {
 			t.Fatalf("route %v, want one of 1328 bytes", route)

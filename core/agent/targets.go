@@ -53,7 +53,11 @@ func probeTargets(s *model.Snapshot, locations []plan.Location, self string) []t
 				from = me.WireGuardIP(to.Is4())
 			}
 			if from.IsValid() {
-				out = append(out, target{Place: place{Location: l.Name}, To: to, From: from})
+				t := target{Place: place{Location: l.Name}, To: to, From: from}
+				if serving {
+					t.Peer = l.Gateway.Key
+				}
+				out = append(out, t)
 				break
 			}
 		}
@@ -70,7 +74,7 @@ func linkTargets(s *model.Snapshot, self string) []target {
 	for _, n := range plan.Links(*s, self) {
 		for _, to := range n.WireGuardIPs {
 			if from := me.WireGuardIP(to.Is4()); from.IsValid() {
-				out = append(out, target{Place: place{Node: n.Name}, To: to, From: from})
+				out = append(out, target{Place: place{Node: n.Name}, To: to, From: from, Peer: n.Key})
 				break
 			}
 		}

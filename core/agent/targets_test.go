@@ -22,7 +22,13 @@ func TestProbeTargets(t *testing.T) {
 	vip.AllowedLocationIPs = prefixes("192.0.2.0/28")
 
 	ask := func(location, to, from string) target {
-		return target{place{Location: location}, netip.MustParseAddr(to), netip.MustParseAddr(from)}
+		return target{Place: place{Location: location}, To: netip.MustParseAddr(to), From: netip.MustParseAddr(from)}
+	}
+	// over is ask where a WireGuard peer is here.
+	over := func(peer, location, to, from string) target {
+		t := ask(location, to, from)
+		t.Peer = key(peer)
+		return t
 	}
 	for name, c := range map[string]struct {
 		nodes []model.Node
@@ -31,13 +37,13 @@ func TestProbeTargets(t *testing.T) {
 		want  []target
 	}{
 		"no API server in the mesh":                    {[]model.Node{e1(), e2(), w1(), n1}, "203.0.113.200:6443", "e1", nil},
-		"a gateway, from its WireGuard address":        {[]model.Node{e1(), e2(), w1(), n1}, "192.168.9.9:6443", "e1", []target{ask("west", "10.4.0.2", "10.4.0.1")}},
+		"a gateway, from its WireGuard address":        {[]model.Node{e1(), e2(), w1(), n1}, "192.168.9.9:6443", "e1", []target{over("w1", "west", "10.4.0.2", "10.4.0.1")}},
 		"a member, from its internal address":          {[]model.Node{e1(), e2(), w1(), n1}, "192.168.9.9:6443", "e2", []target{ask("west", "10.4.0.2", "10.0.0.2")}},
-		"the API server's own node asks all":           {[]model.Node{e1(), e2(), w1(), n1}, "192.168.9.9:6443", "w1", []target{ask("east", "10.4.0.1", "10.4.0.2"), ask("north", "10.4.0.3", "10.4.0.2")}},
+		"the API server's own node asks all":           {[]model.Node{e1(), e2(), w1(), n1}, "192.168.9.9:6443", "w1", []target{over("e1", "east", "10.4.0.1", "10.4.0.2"), over("n1", "north", "10.4.0.3", "10.4.0.2")}},
 		"an API server behind its gateway":             {[]model.Node{e1(), w1(), w2}, "192.168.9.10:6443", "w2", []target{ask("east", "10.4.0.1", "192.168.9.10")}},
-		"the gateway before it asks as well":           {[]model.Node{e1(), w1(), w2}, "192.168.9.10:6443", "w1", []target{ask("east", "10.4.0.1", "10.4.0.2")}},
+		"the gateway before it asks as well":           {[]model.Node{e1(), w1(), w2}, "192.168.9.10:6443", "w1", []target{over("e1", "east", "10.4.0.1", "10.4.0.2")}},
 		"its other neighbours have nothing to ask":     {[]model.Node{e1(), w1(), w2}, "192.168.9.9:6443", "w2", nil},
-		"an API server's VIP in allowed-location-ips":  {[]model.Node{e1(), vip}, "192.0.2.5:6443", "e1", []target{ask("west", "10.4.0.2", "10.4.0.1")}},
+		"an API server's VIP in allowed-location-ips":  {[]model.Node{e1(), vip}, "192.0.2.5:6443", "e1", []target{over("w1", "west", "10.4.0.2", "10.4.0.1")}},
 		"a location whose gateway claimed no address":  {[]model.Node{e1(), w2}, "192.168.9.10:6443", "e1", nil},
 		"a node that is in no snapshot":                {[]model.Node{e1(), w1()}, "192.168.9.9:6443", "x1", nil},
 		"an API server in the own location, on no one": {[]model.Node{e1(), e2(), w1()}, "10.0.0.1:6443", "e2", nil},

@@ -45,6 +45,8 @@ type Options struct {
 	Key model.Key
 	// Log is where transitions go; nil: slog.Default().
 	Log *slog.Logger
+
+	stagedEvery time.Duration // 0: as below; for tests
 }
 
 // ErrNotThere is what the error of an External link wraps that is not there yet.

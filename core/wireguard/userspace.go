@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -60,6 +61,7 @@ func startUserspace(o Options) (*userspace, error) {
 		return nil, fmt.Errorf("interface %s: userspace device: %w", o.Interface, err)
 	}
 	go u.serve()
+	go u.keepStaged(cmp.Or(o.stagedEvery, stagedEvery))
 	go func() {
 		<-u.device.Wait() // its interface may be deleted under it
 		u.close()
