@@ -192,8 +192,8 @@ func acceptsIn(id firewall.ID) ([]acceptRule, error) {
 	return out, nil
 }
 
-// accept is "meta mark & 0x10 == 0x10 accept", in the expressions that
-// iptables-nft makes of "-m mark --mark 0x10/0x10 -j ACCEPT" and reads back so:
+// accept is "meta mark & 0x1000 == 0x1000 accept", in the expressions that
+// iptables-nft makes of "-m mark --mark 0x1000/0x1000 -j ACCEPT" and reads back so:
 // one that it does not know would make its whole table unreadable to it.
 func accept() []expr.Any {
 	mark := native32(state.MarkForwarded)

@@ -207,7 +207,7 @@ func TestLegacyRulesStayWhole(t *testing.T) {
 // Whoever saves and restores his rules has a rule of ours that is as good; one
 // that was altered, or stands twice, is not.
 func TestAcceptThatIsNotIntact(t *testing.T) {
-	nft := `nft insert rule ip filter FORWARD meta mark and 0x10 == 0x10 %s comment '"` + firewall.Comment + `"'`
+	nft := `nft insert rule ip filter FORWARD meta mark and 0x1000 == 0x1000 %s comment '"` + firewall.Comment + `"'`
 	legacy := `iptables-legacy -I FORWARD %s -m comment --comment '` + firewall.Comment + `' -j %s`
 	for _, c := range []struct {
 		name, edit string
@@ -219,12 +219,12 @@ func TestAcceptThatIsNotIntact(t *testing.T) {
 		{"something before it", "iptables-nft -I FORWARD -s 203.0.113.9 -j DROP", firewall.NFT, 1, true},
 		{"twice", fmt.Sprintf(nft, "accept"), firewall.NFT, 2, false},
 		{"altered", "nft flush chain ip filter FORWARD; " + fmt.Sprintf(nft, "drop"), firewall.NFT, 1, false},
-		{"another comment", "nft flush chain ip filter FORWARD; nft insert rule ip filter FORWARD meta mark and 0x10 == 0x10 accept comment mine", firewall.NFT, 0, false},
+		{"another comment", "nft flush chain ip filter FORWARD; nft insert rule ip filter FORWARD meta mark and 0x1000 == 0x1000 accept comment mine", firewall.NFT, 0, false},
 		{"legacy: saved and restored", `iptables-legacy-save >/run/rules; iptables-legacy -F; iptables-legacy-restore </run/rules`, firewall.Legacy, 1, true},
 		{"legacy: something before it", "iptables-legacy -I FORWARD -s 203.0.113.9 -j DROP", firewall.Legacy, 1, true},
-		{"legacy: twice", fmt.Sprintf(legacy, "-m mark --mark 0x10/0x10", "ACCEPT"), firewall.Legacy, 2, false},
+		{"legacy: twice", fmt.Sprintf(legacy, "-m mark --mark 0x1000/0x1000", "ACCEPT"), firewall.Legacy, 2, false},
 		{"legacy: altered", "iptables-legacy -F FORWARD; " + fmt.Sprintf(legacy, "-p tcp", "ACCEPT"), firewall.Legacy, 1, false},
-		{"legacy: another verdict", "iptables-legacy -F FORWARD; " + fmt.Sprintf(legacy, "-m mark --mark 0x10/0x10", "DROP"), firewall.Legacy, 1, false},
+		{"legacy: another verdict", "iptables-legacy -F FORWARD; " + fmt.Sprintf(legacy, "-m mark --mark 0x1000/0x1000", "DROP"), firewall.Legacy, 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			nstest.Run(t, func(t *testing.T) {

@@ -141,7 +141,7 @@ func (f *legacyFamily) ours(entry []byte) bool {
 	return false
 }
 
-// accept is "-m comment --comment … -m mark --mark 0x10/0x10 -j ACCEPT".
+// accept is "-m comment --comment … -m mark --mark 0x1000/0x1000 -j ACCEPT".
 func (f *legacyFamily) accept() []byte {
 	ext := func(name string, revision byte, data []byte) []byte {
 		size := (extHeader + len(data) + 7) &^ 7

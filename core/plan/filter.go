@@ -214,10 +214,13 @@ func sortedPrefixes(list []netip.Prefix) []netip.Prefix {
 // while it is forwarded: what comes from other locations or goes there, and what
 // nodes and pods of the own location say to each other (a gateway's word to a
 // member's pod that its packets are too large, say). It carries the mark in the
-// forward hook and nowhere else.
+// forward hook and nowhere else, and there no bit changes that it came with: the
+// host CNI reads an identity in it later.
 func tagForwarded(sets *sets) []state.Chain {
 	tag := state.Chain{Name: "tag", Type: state.FilterChain, Hook: "forward", Priority: tagPriority}
 	untag := state.Chain{Name: "untag", Type: state.FilterChain, Hook: "forward", Priority: untagPriority}
+	const plain = state.MarkForwarded | state.MarkForwardedPlain
+	untag.Rules = append(untag.Rules, rule("", state.TakeMark{Bits: state.MarkForwardedPlain}, state.MarkIs{Mark: plain}))
 	add := func(m ...state.Match) {
 		tag.Rules = append(tag.Rules, rule("", state.AddMark{Bits: state.MarkForwarded}, m...))
 		untag.Rules = append(untag.Rules, rule("", state.TakeMark{Bits: state.MarkForwarded}, m...))
@@ -234,6 +237,7 @@ func tagForwarded(sets *sets) []state.Chain {
 			add(in(true, localSet), in(false, localSet))
 		}
 	}
+	tag.Rules = append(tag.Rules, rule("", state.AddMark{Bits: state.MarkForwardedPlain}, state.MarkIs{Mark: state.MarkForwarded}))
 	return []state.Chain{tag, untag}
 }
 

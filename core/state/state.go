@@ -33,9 +33,14 @@ const (
 	Mark = 0x1000
 	// MarkForwarded is a bit of the packet mark that the mesh's traffic carries
 	// from the beginning to the end of the forward hook, for an accept in a chain
-	// of somebody else's to see. It is none of Mark's: a mark that somebody saves
-	// and restores must not let packets skip TableOverlay.
-	MarkForwarded = 0x10
+	// of somebody else's to see. It is the one bit that no host CNI has a use for
+	// there: Cilium keeps identities in bits 0 to 7 and 16 to 31 and magic values
+	// in 8 to 11, portmap and kube-proxy have 13 to 15.
+	MarkForwarded = 0x1000
+	// MarkForwardedPlain goes with MarkForwarded where a packet had no other mark:
+	// a mark that somebody saves and restores must not be Mark, which lets packets
+	// skip TableOverlay.
+	MarkForwardedPlain = 0x10
 	// MetricLast is the metric of the unreachable that stands under every
 	// route of ours: the highest there is.
 	MetricLast = 1<<32 - 1
