@@ -87,6 +87,8 @@ type decision struct {
 	// apply tells that wanted may be applied at all; prune that what it lacks
 	// may be removed.
 	apply, prune bool
+	// mute tells that the node's key is another node's: its device must not speak.
+	mute bool
 
 	targets  []target
 	sizes    []sizeTarget
@@ -99,9 +101,14 @@ type decision struct {
 // decide is the agent's thinking, apart from every effect.
 func (c *Config) decide(w *world, m memory) decision {
 	d := decision{memory: m}
+	holder := c.keyHolder(&w.snapshot)
+	if holder != nil {
+		w.snapshot = c.withoutSelf(w.snapshot)
+	}
 	me := w.snapshot.Node(c.Node)
 
 	c.describe(w, me, &d)
+	c.yieldAddresses(&w.snapshot, &d)
 	d.targets = append(probeTargets(&w.snapshot, plan.Locations(w.snapshot), c.Node), linkTargets(&w.snapshot, c.Node)...)
 	d.memory.live = presume(w, m.live, d.targets)
 	d.memory.paths = presumePaths(w, m.paths, c.Interface)
@@ -129,11 +136,14 @@ func (c *Config) decide(w *world, m memory) decision {
 	// A node that is in no snapshot has no place in the mesh that could be
 	// planned for; what is there stays.
 	d.apply = me != nil && d.mtu > 0
-	d.prune = w.synced && w.factsKnown && me != nil && me.Spoken
+	d.prune = w.synced && w.factsKnown && me != nil && (me.Spoken || holder != nil)
 	d.publish = w.synced && w.inputsKnown && me != nil && d.mtu > 0 && w.tunnel != ""
 	if wait := factsPatience - w.now.Sub(w.started); d.publish && !w.factsKnown && wait > 0 {
 		d.publish = false
 		d.again = soonest(d.again, wait)
+	}
+	if holder != nil {
+		c.yieldKey(holder, &d)
 	}
 	d.warnings = each(w.snapshotWarnings, w.inputWarnings, d.warnings, w.facts.Warnings, d.report.Warnings)
 	return d

@@ -151,7 +151,7 @@ func (c *fakeCluster) Publish(_ context.Context, p model.Published) error {
 	}
 	me := *c.snap.Node(c.node)
 	now := me
-	now.Spoken, now.Key, now.Location, now.Endpoint, now.InternalIPs = true, p.Key, p.Location, p.Endpoint, p.InternalIPs
+	now.Spoken, now.Key, now.Location, now.Endpoint, now.InternalIPs = !p.Key.IsZero(), p.Key, p.Location, p.Endpoint, p.InternalIPs
 	now.WireGuardIPs, now.PodPrefixes, now.Granularity, now.Epoch, now.Asked = p.WireGuardIPs, p.PodPrefixes, p.Granularity, p.Epoch, p.Asked
 	now.Discovered, now.TunnelMTU, now.Tunnel, now.NodesOnly = p.Discovered, p.TunnelMTU, p.Tunnel, p.NodesOnly
 	now.Leader = c.inputs.Leader || p.FromFlags.Leader

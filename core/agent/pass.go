@@ -162,6 +162,9 @@ func (a *Agent) act(ctx context.Context, w *world, d *decision) (apply.Report, e
 		}
 		wanted = keep(observed, wanted)
 	}
+	if d.mute {
+		wanted = mute(wanted)
+	}
 	report, err := apply.Run(ctx, a.Kernel, wanted)
 	for _, c := range report.Done {
 		a.metrics.changes.WithLabelValues(kind(c)).Inc()

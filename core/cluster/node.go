@@ -89,7 +89,7 @@ func parsePublished(r *reporter, n *corev1.Node, node *model.Node) {
 		node.AllowedLocationIPs = parse(r, n, api.FlagAllowedLocationIPs, parsePrefixes)
 	}
 	if len(node.PodPrefixes) == 0 && !node.NodesOnly {
-		r.add(NoPodPrefix, "its agent found no prefix of its pods: other locations reach the node but not its pods; see whether the host CNI runs on the node")
+		r.add(NoPodPrefix, "its agent publishes no prefix of its pods: other locations reach the node but not its pods; see whether the host CNI runs on the node, and what the agent itself warns of")
 	}
 }
 

@@ -134,7 +134,8 @@ func (g *ground) decide(s *model.Snapshot, ls []Location, all []claim) {
 
 // shadow tells whether c would take a part out of something that it must not:
 // out of a standing claim of a better kind, out of the cluster's own prefixes,
-// out of an older Peer's, or out of the WireGuard subnet.
+// out of an older Peer's, or out of the ranges of WireGuard's and Services'
+// addresses, which are no host's.
 func shadow(s *model.Snapshot, open []claim, c claim) (outer claim, refused bool) {
 	for i := len(open) - 1; i >= 0; i-- {
 		o := open[i]
@@ -145,15 +146,27 @@ func shadow(s *model.Snapshot, open []claim, c claim) (outer claim, refused bool
 			return o, true
 		}
 	}
-	if c.kind == peerKind {
-		for _, n := range s.WireGuardSubnets {
-			if n.Overlaps(c.prefix) && c.prefix.Bits() >= n.Bits() {
-				return claim{prefix: n, kind: clusterKind, party: -1}, true
-			}
+	if c.kind == clusterKind && !c.isInternalIP() {
+		return claim{}, false // WireGuard's addresses, and pods, of which the CNI knows best
+	}
+	for _, n := range s.WireGuardSubnets {
+		if covers(n, c.prefix) {
+			return claim{prefix: n, kind: clusterKind, party: wireGuardRange}, true
+		}
+	}
+	for _, n := range s.ServicePrefixes {
+		if covers(n, c.prefix) {
+			return claim{prefix: n, kind: clusterKind, party: serviceRange}, true
 		}
 	}
 	return claim{}, false
 }
+
+// Parties that are none.
+const (
+	wireGuardRange int32 = -1 - iota
+	serviceRange
+)
 
 type owner struct {
 	peer  bool
@@ -196,8 +209,10 @@ func (c *claim) object(s *model.Snapshot) string {
 
 func (c *claim) through(s *model.Snapshot, ls []Location) string {
 	switch {
-	case c.party < 0:
+	case c.party == wireGuardRange:
 		return "the WireGuard subnet"
+	case c.party == serviceRange:
+		return "the range of Services"
 	case c.kind == peerKind:
 		return "peer " + s.Peers[c.party].Name
 	case c.kind == allowedKind:

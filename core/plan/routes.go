@@ -196,6 +196,12 @@ func (p *planner) ownGround() []netip.Prefix {
 	for _, c := range []string{"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "::1/128", "fe80::/10", "ff00::/8"} {
 		add(netip.MustParsePrefix(c))
 	}
+	// Nor have Services: what stands behind them has an address of its own.
+	for _, services := range p.snapshot.ServicePrefixes {
+		if !slices.ContainsFunc(p.remote, func(r remote) bool { return r.kind == clusterKind && covers(services, r.prefix) }) {
+			add(services.Masked())
+		}
+	}
 	// Nor has an API server that is in nobody's location: the Peer may be down.
 	for _, server := range p.snapshot.APIServers {
 		at := single(server.Addr())

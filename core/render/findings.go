@@ -61,7 +61,7 @@ func (f *findings) nodes(silent map[string]string) {
 		n := &f.s.Nodes[i]
 		where := "node/" + n.Name
 		switch {
-		case !n.Spoken:
+		case !n.Spoken && f.live[n.Name] == nil:
 			f.add("NoAgent", where, "no agent has published a key for it: nothing reaches its pods from other locations",
 				"see whether kg runs there and may patch its Node: kubectl -n kube-system get pods -l app.kubernetes.io/name=kilo -o wide")
 			continue

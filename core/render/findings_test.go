@@ -57,6 +57,11 @@ func TestFindings(t *testing.T) {
 			delete(live, "e2")
 			return map[string]string{"e2": "connection refused"}
 		}},
+		{"AgentWaits", "node/e2", "this node's key is that of node e1", nil, func(s *model.Snapshot, live map[string]*report.Status) map[string]string {
+			s.Nodes[1].Spoken, s.Nodes[1].Key = false, model.Key{} // it has an agent, which says why
+			live["e2"].Waiting = []string{"this node's key is that of node e1"}
+			return nil
+		}},
 		{"AgentWaits", "node/e2", "no subnet.env", nil, func(_ *model.Snapshot, live map[string]*report.Status) map[string]string {
 			live["e2"].Waiting = []string{"the host CNI is not known: no subnet.env"}
 			return nil

@@ -171,15 +171,17 @@ func join(ps []netip.Prefix) string {
 // internalIPs returns at most one address per family, IPv4 first.
 func (d *decider) internalIPs() []netip.Prefix {
 	a, s := &d.in.Inputs, &d.in.Settings
-	switch {
-	case a.NoInternalIP:
+	if a.NoInternalIP {
 		return nil
-	case len(a.ForceInternalIPs) > 0:
-		return onePerFamily(a.ForceInternalIPs)
-	case s.NoInternalIP:
+	}
+	if forced := d.forced("kilo.squat.ai/force-internal-ip", a.ForceInternalIPs); len(forced) > 0 {
+		return forced
+	}
+	if s.NoInternalIP {
 		return nil
-	case len(s.ForceInternalIPs) > 0:
-		return onePerFamily(s.ForceInternalIPs)
+	}
+	if forced := d.forced("--force-internal-ip", s.ForceInternalIPs); len(forced) > 0 {
+		return forced
 	}
 	var out []netip.Prefix
 	for _, v4 := range []bool{true, false} {
@@ -191,6 +193,19 @@ func (d *decider) internalIPs() []netip.Prefix {
 		d.warn("NoInternalIP", "this node has no address that other locations could reach it at, only its pods are meshed; set the kubelet's --node-ip, or kilo.squat.ai/force-internal-ip, to \"-\" where that is as it should be")
 	}
 	return out
+}
+
+// forced are those of the addresses that somebody wants for this node that a
+// node can have.
+func (d *decider) forced(where string, addresses []netip.Prefix) []netip.Prefix {
+	return onePerFamily(slices.DeleteFunc(slices.Clone(addresses), func(p netip.Prefix) bool {
+		a := p.Addr().Unmap()
+		if !within(d.in.Overlay, a) {
+			return false
+		}
+		d.warn("BadInternalIP", "%s: %s is not used: %s", where, a, d.unusable(a))
+		return true
+	}))
 }
 
 func onePerFamily(ps []netip.Prefix) (out []netip.Prefix) {

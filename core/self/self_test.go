@@ -122,6 +122,14 @@ func TestAddresses(t *testing.T) {
 			in.Inputs.ForceInternalIPs = prefixes("192.168.7.1/24")
 			in.Inputs.ForceEndpoint = model.Endpoint{Host: "vpn.example.com", Port: 4500}
 		}, many, "192.168.7.1/24", "vpn.example.com:4500", ""},
+		{"forced into a pod prefix", func(in *self.Input) {
+			in.Inputs.NodeInternalIPs = addrs("10.0.0.5")
+			in.Inputs.ForceInternalIPs = prefixes("10.244.7.7/24")
+		}, many, "10.0.0.5/24", "", "kilo.squat.ai/force-internal-ip: 10.244.7.7 is not used: it lies in a pod"},
+		{"forced to a Service's address by the flag", func(in *self.Input) {
+			in.Inputs.NodeInternalIPs = addrs("10.0.0.5")
+			in.Settings.ForceInternalIPs = prefixes("10.96.0.1/32", "fd00::5/64")
+		}, many, "fd00::5/64", "", "--force-internal-ip: 10.96.0.1 is not used"},
 		{"none wanted", func(in *self.Input) {
 			in.Inputs.NodeInternalIPs = addrs("10.0.0.5")
 			in.Inputs.NoInternalIP = true

@@ -309,32 +309,87 @@ func seenAs(t *testing.T, from []*lab.Place, to *lab.Machine) map[string]string 
 	return seen
 }
 
-// Two nodes claim one internal address, or one pod prefix: who had it keeps it,
-// and loses nothing; the other keeps what else it has. All say so.
+// Two nodes claim one internal address, one pod prefix, one key: who had it keeps
+// it, and loses nothing; the other keeps what else it has, takes its claim back
+// and says so. An agent that starts only now finds the same.
 func twoClaimOneThing(t *testing.T, l *lab.Lab) {
 	a3, v2 := l.Machine("a3"), l.Machine("v2")
 	first := []*lab.Place{&l.Pod("a3").Place, &a3.Place}
 	all := append(l.PodPlaces(), l.NodePlaces()...)
-	stillReached := func(what string, to ...*lab.Place) {
+	stillReached := func(what string, from []*lab.Place, to ...*lab.Place) {
 		t.Helper()
-		if m := must(lab.Reach(t.Context(), all, to))(t); !m.OK() {
+		if m := must(lab.Reach(t.Context(), from, to))(t); !m.OK() {
 			t.Errorf("%s:\n%s", what, m)
 		}
+	}
+	says := func(kind, what string) func() error {
+		return func() error {
+			if err := warns(t, v2, kind, what)(); err != nil {
+				return err
+			}
+			for _, n := range l.Agents() {
+				if n.Name != "v2" {
+					if err := warns(t, n, kind, what)(); err == nil {
+						return fmt.Errorf("%s still has to decide: %s", n.Name, kind)
+					}
+				}
+			}
+			return nil
+		}
+	}
+	// b1 remembers nothing of who was first.
+	forgetful := func() {
+		t.Helper()
+		b1 := l.Machine("b1")
+		ok(t, b1.StopAgent(t.Context()))
+		must(b1.Shell(t.Context(), "rm /var/lib/kilo/snapshot.json"))(t)
+		ok(t, b1.StartAgent(t.Context()))
+		ok(t, b1.WaitForAgent(t.Context(), 30*time.Second))
+		eventually(t, 20*time.Second, func() error { return l.Pod("b2").Ping(t.Context(), l.Pod("a3").Addr) })
 	}
 
 	addr := a3.Addr.String() + "/24"
 	ok(t, l.Annotate(t.Context(), "v2", map[string]*string{"kilo.squat.ai/force-internal-ip": &addr}))
-	eventually(t, 5*time.Second, warned(t, l, "DuplicateInternalIP", "node/v2", a3.Addr.String()))
-	stillReached("v2 claims a3's internal address", append(first, &l.Pod("v2").Place)...)
+	eventually(t, 5*time.Second, says("DuplicateInternalIP", a3.Addr.String()))
+	forgetful()
+	stillReached("v2 claims a3's internal address", all, append(first, &l.Pod("v2").Place)...)
 	ok(t, l.Annotate(t.Context(), "v2", map[string]*string{"kilo.squat.ai/force-internal-ip": nil}))
 	whole(t, l, 10*time.Second)
 
 	must(v2.Shell(t.Context(), fmt.Sprintf("cp /run/flannel/subnet.env /run/subnet.env; sed -i 's|^FLANNEL_SUBNET=.*|FLANNEL_SUBNET=%s|' /run/flannel/subnet.env", netip.PrefixFrom(pod(l, "a3").Masked().Addr().Next(), 24))))(t)
-	eventually(t, 10*time.Second, warned(t, l, "OverlappingPodPrefix", "node/v2", pod(l, "a3").Masked().String()))
-	stillReached("v2 claims a3's pods", append(first, &v2.Place)...)
+	eventually(t, 10*time.Second, says("OverlappingPodPrefix", pod(l, "a3").Masked().String()))
+	forgetful()
+	stillReached("v2 claims a3's pods", all, append(first, &v2.Place)...)
 	must(v2.Shell(t.Context(), "mv /run/subnet.env /run/flannel/subnet.env"))(t)
 	whole(t, l, 20*time.Second)
-	for _, kind := range []string{"DuplicateInternalIP", "OverlappingPodPrefix"} {
+
+	// v2 is started with a copy of the key of a1, a gateway. (Its device is new; one
+	// that has peers is in the tests of core/agent.)
+	key, own := must(l.Machine("a1").Shell(t.Context(), "cat /var/lib/kilo/key"))(t), must(v2.Shell(t.Context(), "cat /var/lib/kilo/key"))(t)
+	start := func(key string) {
+		t.Helper()
+		ok(t, v2.StopAgent(t.Context()))
+		must(v2.Shell(t.Context(), "printf %s '"+key+"' >/var/lib/kilo/key"))(t)
+		ok(t, v2.StartAgent(t.Context()))
+	}
+	streams := startStreams(t, l, "a3 b2", "b2 a3", "node/a1 node/v1")
+	start(key)
+	eventually(t, 30*time.Second, says("DuplicateKey", "node a1"))
+	time.Sleep(5 * time.Second)
+	for _, s := range streams {
+		if stats := must(s.run.Stop(t.Context()))(t); stats.Lost() > 0 {
+			t.Errorf("v2 has the key of a1; %s: %s", s.name, stats)
+		}
+	}
+	if got := annotation(t, l, "v2", "kilo.squat.ai/key"); got != "" {
+		t.Errorf("v2 publishes the key %s", got)
+	}
+	others := slices.DeleteFunc(slices.Clone(all), func(p *lab.Place) bool { return p == &v2.Place || p == &l.Pod("v2").Place })
+	stillReached("v2 has the key of a1", others, first...)
+	start(own)
+
+	whole(t, l, 30*time.Second)
+	for _, kind := range []string{"DuplicateInternalIP", "OverlappingPodPrefix", "DuplicateKey"} {
 		eventually(t, 5*time.Second, unwarned(t, l, kind, "node/v2", ""))
 	}
 	reachAll(t, l, 30, 42)
