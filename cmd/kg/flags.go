@@ -251,7 +251,16 @@ func (o *options) check() error {
 	if len(o.subnets.prefixes) == 0 {
 		return errors.New("--subnet is empty: want a prefix for WireGuard addresses, such as 10.4.0.0/16")
 	}
+	if last := int(o.port) + o.gateways - 1; last > 65535 {
+		return fmt.Errorf("--port=%d and --gateways=%d: gateways that stand by need the ports up to %d; want a port of at most %d", o.port, o.gateways, last, 65536-o.gateways)
+	}
+	if p := int(o.failoverPort) - int(o.port); o.failoverPort > 0 && p >= 0 && p < o.gateways {
+		return fmt.Errorf("--failover-port=%d is one of WireGuard's, %d to %d (--port, --gateways): want another one", o.failoverPort, o.port, int(o.port)+o.gateways-1)
+	}
 	for _, s := range o.subnets.prefixes {
+		if s.Bits() == 0 || !s.Addr().IsGlobalUnicast() {
+			return fmt.Errorf("--subnet=%s: WireGuard addresses cannot be taken from it; want a prefix of a private network, such as 10.4.0.0/16", s)
+		}
 		for _, c := range o.serviceCIDRs.prefixes {
 			if s.Overlaps(c) {
 				return fmt.Errorf("--subnet=%s and --service-cidr=%s overlap: WireGuard addresses need a prefix of their own", s, c)
