@@ -16,7 +16,7 @@ import (
 // saved, and the mesh stays whole. When the API server is back, nothing is
 // different.
 func TestAPIServerAway(t *testing.T) {
-	t.Parallel() // it mostly waits
+	beside(t)
 	absence := time.Minute
 	if everything() {
 		absence = 10 * time.Minute

@@ -56,6 +56,7 @@ func TestCilium(t *testing.T) {
 // A location of two subnets in a cloud, whose network drops what is not from and
 // to its machines' own addresses: what kilo-vxlan is for.
 func TestCiliumInACloud(t *testing.T) {
+	beside(t)
 	spec := lab.Default()
 	spec.CNI = lab.CNICilium
 	a := &spec.Locations[0]
@@ -90,6 +91,7 @@ func TestCiliumWithoutEncapsulation(t *testing.T) {
 	if !everything() {
 		t.Skip("only on request: make test-all, or KILO_TEST_ALL=1")
 	}
+	beside(t)
 	for _, c := range []struct {
 		encapsulate string
 		filter      lab.RPFilter

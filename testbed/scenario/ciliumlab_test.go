@@ -15,12 +15,14 @@ import (
 // inside a location; a restart of its agent costs no packet and changes nothing;
 // and a lab with it leaves nothing on the machine.
 func TestCiliumAlone(t *testing.T) {
+	t.Parallel()
 	modes := ciliumModes()
 	if !everything() {
 		modes = modes[:2]
 	}
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
+			beside(t)
 			spec := islands()
 			mode.set(&spec)
 			name := labName(t)

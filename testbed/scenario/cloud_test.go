@@ -15,6 +15,7 @@ import (
 // to its machines' own addresses; and Flannel with another VNI than its usual
 // one, later than the agents, and made anew.
 func TestCloud(t *testing.T) {
+	beside(t)
 	spec := lab.Default()
 	spec.Flannel.VNI = 42
 	a := &spec.Locations[0]

@@ -11,6 +11,7 @@ import (
 // The control of everything else: with Flannel alone, exactly the pairs across
 // locations fail. If they did not, no other scenario would prove anything.
 func TestWithoutAgentLocationsAreIslands(t *testing.T) {
+	beside(t)
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			spec := lab.Default()
@@ -34,6 +35,7 @@ func TestWithoutAgentLocationsAreIslands(t *testing.T) {
 // What makes location c what it is: it reaches the internet by its router's
 // address, and nobody reaches it.
 func TestLocationBehindNAT(t *testing.T) {
+	beside(t)
 	l := up(t, islands())
 	a1, c1, c2 := l.Machine("a1"), l.Machine("c1"), l.Machine("c2")
 
@@ -58,6 +60,7 @@ func TestLocationBehindNAT(t *testing.T) {
 // elsewhere only the mesh can make it work, while nodes reach the API server's
 // public address without.
 func TestServiceOfAPIServerNeedsTheMesh(t *testing.T) {
+	beside(t)
 	l := up(t, islands())
 	service := netip.MustParseAddrPort("10.96.0.1:443")
 	public := netip.AddrPortFrom(l.Machine("cp").Public, 6443)

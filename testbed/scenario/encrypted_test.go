@@ -15,6 +15,7 @@ import (
 // pods, nodes and members go on sending to other locations. Nothing of that is
 // seen on any wire. Then the agent goes on, and the mesh is whole again.
 func TestEncryptedOrNothing(t *testing.T) {
+	beside(t)
 	l := mesh(t, lab.Default())
 	for _, c := range []struct{ node, damage string }{
 		{"a1", "ip rule del priority 107"},

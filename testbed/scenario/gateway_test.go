@@ -14,7 +14,7 @@ import (
 // long as it takes kubelets to report, and does not take over again when it
 // comes back.
 func TestGatewayChanges(t *testing.T) {
-	t.Parallel() // it mostly waits
+	beside(t)
 	l := mesh(t, lab.Default())
 	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
 	epoch := func() uint64 { t.Helper(); return must(epochOf(t.Context(), l, "a"))(t) }

@@ -234,6 +234,7 @@ func whatIsOurs(t *testing.T, l *lab.Lab) map[string]string {
 // Every node meets every other: those on one LAN by their internal addresses,
 // so that nothing of pods or nodes is in clear there. That wants a loose filter.
 func TestFull(t *testing.T) {
+	beside(t)
 	spec := everyNodePublic()
 	spec.RPFilter = lab.RPFilterLoose
 	spec.AgentFlags = []string{"--mesh-granularity=full"}
@@ -277,6 +278,7 @@ func neighboursMeet(t *testing.T, l *lab.Lab) func() error {
 // Where not every node can be reached, pairs meet directly as far as that goes,
 // and otherwise by one gateway or by two.
 func TestCrossFromBehindNAT(t *testing.T) {
+	beside(t)
 	spec := lab.Default()
 	spec.AgentFlags = []string{"--mesh-granularity=cross"}
 	l := mesh(t, spec)

@@ -16,6 +16,7 @@ import (
 // out in seconds, nobody's WireGuard address changes, and of those who left
 // nothing stays behind.
 func TestNodesJoinAndLeave(t *testing.T) {
+	beside(t)
 	spec := lab.Default()
 	spec.Locations = append(spec.Locations, lab.Location{Name: "d", Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/24")}})
 	l := mesh(t, spec)
@@ -57,6 +58,7 @@ func TestNodesJoinAndLeave(t *testing.T) {
 // pod prefix: the others follow, Flannel and the node itself too, and the old
 // prefix is forgotten. On a member and on a gateway.
 func TestPodPrefixChanges(t *testing.T) {
+	beside(t)
 	l := mesh(t, lab.Default())
 	for _, name := range []string{"a3", "b1"} {
 		m := l.Machine(name)

@@ -67,6 +67,7 @@ func TestInterruptedUpIsCleanedUp(t *testing.T) {
 // Two labs with equal names inside live side by side, and the end of one does
 // not touch the other.
 func TestTwoLabsAtOnce(t *testing.T) {
+	beside(t)
 	one := upNamed(t, labName(t)+"-one", islands())
 	two := upNamed(t, labName(t)+"-two", islands())
 	for _, l := range []*lab.Lab{one, two} {
@@ -83,6 +84,7 @@ func TestTwoLabsAtOnce(t *testing.T) {
 // A machine that loses power falls silent at once, keeps its disk, and comes
 // back as a working node.
 func TestPowerCut(t *testing.T) {
+	beside(t)
 	l := up(t, islands())
 	a2 := l.Machine("a2")
 	must(a2.Shell(t.Context(), "mkdir -p /var/lib/kilo && echo kept >/var/lib/kilo/file; echo lost >/run/file"))(t)
@@ -100,6 +102,7 @@ func TestPowerCut(t *testing.T) {
 
 // A node that joins works, and one that leaves is gone from the cluster.
 func TestJoinAndLeave(t *testing.T) {
+	beside(t)
 	l := up(t, islands())
 	must(l.Join(t.Context(), "b", lab.Node{Name: "b3", Pods: 1}))(t)
 	eventually(t, 10*time.Second, func() error { return l.Pod("b3").Ping(t.Context(), l.Pod("b1").Addr) })

@@ -142,6 +142,7 @@ func behindNAT(t *testing.T, l *lab.Lab) {
 
 // What the mesh must do on the default lab it must do on others.
 func TestMeshElsewhere(t *testing.T) {
+	t.Parallel()
 	labs := map[string]func(*lab.Spec){
 		"host-gw, rp_filter off":            func(s *lab.Spec) { s.Flannel.Backend, s.RPFilter = "host-gw", lab.RPFilterOff },
 		"routed internet, nftables for all": func(s *lab.Spec) { s.RoutedInternet, s.Flannel.NFTables, s.ProxyMode = true, true, lab.ProxyNFTables },
@@ -157,6 +158,7 @@ func TestMeshElsewhere(t *testing.T) {
 	}
 	for name, change := range labs {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			spec := lab.Default()
 			change(&spec)
 			l := mesh(t, spec)

@@ -14,6 +14,7 @@ import (
 // say what MTU pods should have, two megabytes pass both ways at once, and what is
 // too large is refused at its sender.
 func TestMTUOfUnderlays(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		change func(*lab.Spec)
@@ -29,6 +30,7 @@ func TestMTUOfUnderlays(t *testing.T) {
 		}, map[string]int{"a1": 1320, "a3": 1320, "b2": 1320, "c2": 1320}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			beside(t)
 			spec := lab.Default()
 			c.change(&spec)
 			l := mesh(t, spec)
@@ -89,6 +91,7 @@ func fetch(t *testing.T, to, from *lab.Pod, n int, limit time.Duration, more ...
 // says so. TCP would hang for ever; here it goes on: what was running when it
 // began, what begins at that moment, and what begins later, which notices nothing.
 func TestPathThatDropsLargePackets(t *testing.T) {
+	beside(t)
 	l := mesh(t, lab.Default())
 	// Segments leave the nodes as they will be on the wire: an emulated one would
 	// carry, and drop, dozens of them as one.

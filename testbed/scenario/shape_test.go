@@ -11,6 +11,7 @@ import (
 // A lab is a value: one that differs from the default wherever it can comes up
 // too, and is what it says.
 func TestUnusualLab(t *testing.T) {
+	beside(t)
 	spec := lab.Spec{
 		NoAgent:        true,
 		RoutedInternet: true,
@@ -69,6 +70,7 @@ func pod(l *lab.Lab, node string) netip.Prefix {
 // Networks cut in one direction carry the other, cut only what they are told,
 // and heal.
 func TestPartition(t *testing.T) {
+	beside(t)
 	l := up(t, islands())
 	a1, b1, c1, c2 := l.Machine("a1"), l.Machine("b1"), l.Machine("c1"), l.Machine("c2")
 	before := must(a1.NetState(t.Context()))(t)
