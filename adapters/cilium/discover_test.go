@@ -150,7 +150,7 @@ func TestWarnings(t *testing.T) {
 		"our other link among the devices": {dir: "tunnel", change: func(s *said) {
 			s.part("kube-proxy-replacement")["devices"] = []any{"eth0", "kilo-vxlan"}
 		}, kind: "CiliumDevices", words: []string{"kilo-vxlan", `"devices"`}},
-		"host firewall": {dir: "tunnel", change: func(s *said) { s.part("host-firewall")["mode"] = "Enabled" },
+		"TC7: host firewall": {dir: "tunnel", change: func(s *said) { s.part("host-firewall")["mode"] = "Enabled" },
 			kind: "CiliumHostFirewall", words: []string{"51820", "world", "remote-node", "8473"}},
 		"nodes that cannot be reached directly": {dir: "native", change: func(s *said) { s.option("DirectRoutingSkipUnreachable", false) },
 			kind: "CiliumDirectRouting", words: []string{"directRoutingSkipUnreachable"}},

@@ -170,7 +170,7 @@ func TestFactsAreKept(t *testing.T) {
 	})
 }
 
-// Nothing is removed before everything has reported.
+// TC41: what an earlier agent left goes, and not before everything has reported.
 func TestNothingIsPrunedEarly(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(*rig) // how the second agent starts

@@ -10,7 +10,7 @@ import (
 	"github.com/kilo-overlay/kilo/core/model"
 )
 
-// What a node published is no input: an address that has changed shows at once,
+// TC23: what a node published is no input: an address that has changed shows at once,
 // and so does a forced endpoint that was taken away.
 func TestEndpointAfterTheAddressChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestEndpointAfterTheAddressChanged(t *testing.T) {
 	})
 }
 
-// A Peer without an endpoint is wherever it was heard last: reconciling writes
+// TC24: a Peer without an endpoint is wherever it was heard last: reconciling writes
 // nothing to the device on that account, however often, also when it roams.
 func TestRoamingPeerIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestNodeThatMoves(t *testing.T) {
 	})
 }
 
-// A node whose published endpoint changes is followed where it was spoken to
+// TC21: a node whose published endpoint changes is followed where it was spoken to
 // before, and only from there: one that has roamed is left where it is.
 func TestPublishedEndpointIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

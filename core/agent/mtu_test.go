@@ -8,6 +8,7 @@ import (
 	"github.com/kilo-overlay/kilo/core/model"
 )
 
+// TC39: the link is as large as the interface that carries it allows.
 func TestTunnelMTU(t *testing.T) {
 	link := func(name string, mtu int, addresses ...string) model.Interface {
 		l := model.Interface{Name: name, MTU: mtu, Up: true}

@@ -45,7 +45,7 @@ func names(peers []model.Peer) (out []string) {
 	return out
 }
 
-// A default route is taken where it is meant, by one Peer, the oldest, and takes
+// TC28: a default route is taken where it is meant, by one Peer, the oldest, and takes
 // nothing from anybody.
 func TestDefaultRoute(t *testing.T) {
 	s := f1()
@@ -72,6 +72,7 @@ func TestDefaultRoute(t *testing.T) {
 	}
 }
 
+// TC27, TC28: what is the cluster's stays the cluster's, and all of the Peer is left out.
 func TestPeerThatTakesFromTheCluster(t *testing.T) {
 	for _, c := range []struct {
 		allowed string

@@ -81,6 +81,7 @@ func (d *names) mustBe(t *testing.T, host, addr, problem string) {
 
 const home = "home.example.test"
 
+// TC21: the new address is known within a minute or two.
 func TestNameThatMoves(t *testing.T) {
 	resolving(t, func(z *zone, d *names, changes func() int) {
 		z.set(nil, home, "203.0.113.5")
@@ -118,6 +119,7 @@ func TestNameOfSeveralAddresses(t *testing.T) {
 	})
 }
 
+// TC20: a name that fails keeps its last address, and is nobody else's concern.
 func TestNameThatFails(t *testing.T) {
 	resolving(t, func(z *zone, d *names, changes func() int) {
 		const other = "other.example.test"

@@ -167,11 +167,11 @@ func TestLocationPrecedence(t *testing.T) {
 		want        string
 		wantLabel   string // as input
 	}{
-		{"empty annotation", []string{"location="}, map[string]string{region: "r1"}, "r1", ""},
-		{"somebody's label only", nil, map[string]string{"kilo.squat.ai/location": "edge"}, "edge", "edge"},
+		{"TC12a: empty annotation", []string{"location="}, map[string]string{region: "r1"}, "r1", ""},
+		{"TC12b: somebody's label only", nil, map[string]string{"kilo.squat.ai/location": "edge"}, "edge", "edge"},
 		{"label before region", nil, map[string]string{"kilo.squat.ai/location": "edge", region: "r1"}, "edge", "edge"},
-		{"annotation before region", []string{"location=lab"}, map[string]string{region: "r1"}, "lab", ""},
-		{"annotation removed, our own mirror says lab still", []string{"mirrored-location=lab"}, map[string]string{"kilo.squat.ai/location": "lab", region: "r1"}, "r1", ""},
+		{"TC12c: annotation before region", []string{"location=lab"}, map[string]string{region: "r1"}, "lab", ""},
+		{"TC12d: annotation removed, our own mirror says lab still", []string{"mirrored-location=lab"}, map[string]string{"kilo.squat.ai/location": "lab", region: "r1"}, "r1", ""},
 		{"somebody wrote over our mirror", []string{"mirrored-location=lab"}, map[string]string{"kilo.squat.ai/location": "edge", region: "r1"}, "edge", "edge"},
 		{"nothing at all", nil, nil, "", ""},
 	} {
@@ -212,7 +212,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// A wall clock that is a day off, the node's own or the control plane's, makes no
+// TC18: a wall clock that is a day off, the node's own or the control plane's, makes no
 // difference: nothing is read that is a time.
 func TestClocksDoNotMatter(t *testing.T) {
 	now := time.Now()
@@ -237,7 +237,7 @@ func TestClocksDoNotMatter(t *testing.T) {
 	}
 }
 
-// An item that cannot be read costs itself and says so.
+// TC31: an item that cannot be read costs itself and says so.
 func TestAllowedLocationIPs(t *testing.T) {
 	for _, c := range []struct {
 		in      string

@@ -74,6 +74,7 @@ func TestPeer(t *testing.T) {
 	}
 }
 
+// TC30: of an address and a name the address counts, as the API says.
 func TestPeerEndpointPrecedence(t *testing.T) {
 	got, err := parsePeer(laptop(`endpoint={"dnsOrIP":{"ip":"203.0.113.5","dns":"home.example.test"},"port":51820}`))
 	if err != nil {
@@ -84,7 +85,7 @@ func TestPeerEndpointPrecedence(t *testing.T) {
 	}
 }
 
-// A Peer with a bad field is none, and the field and what would be right are
+// TC30: a Peer with a bad field is none, and the field and what would be right are
 // named.
 func TestPeerRefused(t *testing.T) {
 	for _, c := range []struct {

@@ -164,7 +164,7 @@ func TestLabelOfSomebodyElse(t *testing.T) {
 	}
 }
 
-// Whatever of ours is on a Node or missing from it, clearing takes all of it
+// TC42: whatever of ours is on a Node or missing from it, clearing takes all of it
 // and nothing else.
 func TestClear(t *testing.T) {
 	n := kubeNode("w1", "leader=", "location=west", "force-endpoint=a:1", "last-seen=17")

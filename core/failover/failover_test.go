@@ -57,6 +57,7 @@ func tunnelOnly(w Way) bool { return w == Tunnel }
 
 func start() *world { return &world{now: time.UnixMilli(1_000_000)} }
 
+// TC15: a gateway through which nothing passes is replaced, however ready it is called.
 func TestWatch(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -16,6 +16,7 @@ var (
 	legac6 = firewall.ID{Backend: firewall.Legacy, Family: firewall.IPv6, Table: "filter", Chain: "FORWARD"}
 )
 
+// TC45: a chain that drops is told of and left alone, or gets one accept, where that is asked for.
 func TestDecide(t *testing.T) {
 	type chains = []firewall.Chain
 	type ids = []firewall.ID

@@ -297,6 +297,11 @@ func parseEndpoint(s string) model.Endpoint {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return model.Endpoint{Addr: ap.Addr(), Port: ap.Port()}
 	}
+	// A name, or NAME=ADDR:PORT for one whose address is known.
+	if name, at, known := strings.Cut(s, "="); known {
+		ap := netip.MustParseAddrPort(at)
+		return model.Endpoint{Host: name, Addr: ap.Addr(), Port: ap.Port()}
+	}
 	host, port, _ := strings.Cut(s, ":")
 	n, _ := strconv.Atoi(port)
 	return model.Endpoint{Host: host, Port: uint16(n)}

@@ -12,7 +12,7 @@ import (
 	"github.com/kilo-overlay/kilo/core/plan"
 )
 
-// What pods should get, from what the underlays carry: WireGuard takes 80 bytes,
+// TC39: what pods should get, from what the underlays carry: WireGuard takes 80 bytes,
 // a VXLAN 50. East has e1 (gateway) and e2, west w1, south s1.
 func TestPodMTU(t *testing.T) {
 	type tunnels = map[string]int

@@ -99,8 +99,10 @@ type planner struct {
 	// ways are the adapter's to other locations, returns those back to members
 	// of the own.
 	ways, returns []state.Route
-	state         state.State
-	report        Report
+	// sourceless are prefixes that this node has no source of its own for.
+	sourceless []netip.Prefix
+	state      state.State
+	report     Report
 }
 
 // remote is a prefix that must reach another location, a Peer, or a node that

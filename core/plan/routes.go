@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -18,6 +19,7 @@ func (p *planner) tunnelRoute(r *remote) (route state.Route, ok bool) {
 	source := p.source(v4)
 	if !source.IsValid() {
 		// The other side accepts no source of ours in this family.
+		p.sourceless = append(p.sourceless, r.prefix)
 		return route, false
 	}
 	route = state.Route{
@@ -154,6 +156,7 @@ func (p *planner) routes() {
 			add(state.Route{Table: state.TableOverlay, Dst: dst, Type: p.api.last(dst), Metric: state.MetricLast})
 		}
 	}
+	p.tellSourceless()
 	for _, t := range throws {
 		add(state.Route{Table: state.TableOverlay, Dst: t, Type: state.Throw})
 	}
@@ -161,6 +164,35 @@ func (p *planner) routes() {
 		add(r)
 	}
 	p.state.Routes = all
+}
+
+// tellSourceless says what this node cannot speak to, for want of an address.
+func (p *planner) tellSourceless() {
+	for _, v4 := range []bool{true, false} {
+		first, more := netip.Prefix{}, 0
+		for _, prefix := range p.sourceless {
+			switch {
+			case prefix.Addr().Is4() != v4:
+			case first.IsValid():
+				more++
+			default:
+				first = prefix
+			}
+		}
+		if !first.IsValid() {
+			continue
+		}
+		what, family := first.String(), "IPv6"
+		if more > 0 {
+			what += fmt.Sprintf(" and %d more", more)
+		}
+		if v4 {
+			family = "IPv4"
+		}
+		p.note("NoSourceAddress", "node/"+p.self.Name,
+			"%s: not served on node %s, which has no internal address of %s that others would answer to; nothing for it leaves in clear. If it should be served, give the node an address of that family (kubelet's --node-ip, or kilo.squat.ai/force-internal-ip)",
+			what, p.self.Name, family)
+	}
 }
 
 // defaultMetric6 is what the kernel makes of an IPv6 route's metric 0

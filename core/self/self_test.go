@@ -10,6 +10,7 @@ import (
 	"github.com/kilo-overlay/kilo/core/self"
 )
 
+// TC10: an address is public that the IANA registries do not reserve.
 func TestPublic(t *testing.T) {
 	for _, a := range []string{
 		"100.64.1.1", "169.254.1.1", "198.18.0.1", "192.0.2.1", "172.31.0.1", "10.1.2.3", "127.0.0.1", "0.0.0.0",
@@ -90,8 +91,8 @@ func TestAddresses(t *testing.T) {
 		internal, endpoint string
 		warning            string
 	}{
-		{"the Node's InternalIP, nothing public", func(in *self.Input) { in.Inputs.NodeInternalIPs = addrs("10.0.0.5") }, many, "10.0.0.5/24", "", ""},
-		{"no InternalIP known: a private one of the node's own", nil, many, "10.0.0.5/24", "", ""},
+		{"TC9: the Node's InternalIP, nothing public", func(in *self.Input) { in.Inputs.NodeInternalIPs = addrs("10.0.0.5") }, many, "10.0.0.5/24", "", ""},
+		{"TC9: no InternalIP known: a private one of the node's own", nil, many, "10.0.0.5/24", "", ""},
 		{"InternalIP that no interface has", func(in *self.Input) { in.Inputs.NodeInternalIPs = addrs("10.0.0.77") }, many, "10.0.0.77/32", "", ""},
 		{"loopback InternalIP", func(in *self.Input) { in.Inputs.NodeInternalIPs = addrs("127.0.0.1") }, many, "10.0.0.5/24", "", "loopback"},
 		{"InternalIP is a Service address", func(in *self.Input) { in.Inputs.NodeInternalIPs = addrs("10.96.0.1") }, many, "10.0.0.5/24", "", "Service"},
@@ -182,10 +183,10 @@ func TestPodPrefixes(t *testing.T) {
 		name, cni, spec, want, kind string
 	}{
 		{"equal", "10.244.5.0/24", "10.244.5.0/24", "10.244.5.0/24", ""},
-		{"several of the CNI's, none in the spec", "10.1.3.0/24 10.1.4.0/24", "", "10.1.3.0/24 10.1.4.0/24", ""},
-		{"they differ", "10.1.3.0/24", "10.244.5.0/24", "10.1.3.0/24", "PodPrefixDiffers"},
-		{"spec only, both families", "", "10.244.3.0/24 fd00:10:244:3::/64", "10.244.3.0/24 fd00:10:244:3::/64", ""},
-		{"none", "", "", "", "NoPodPrefix"},
+		{"TC37a: several of the CNI's, none in the spec", "10.1.3.0/24 10.1.4.0/24", "", "10.1.3.0/24 10.1.4.0/24", ""},
+		{"TC37b: they differ", "10.1.3.0/24", "10.244.5.0/24", "10.1.3.0/24", "PodPrefixDiffers"},
+		{"TC37c: spec only, both families", "", "10.244.3.0/24 fd00:10:244:3::/64", "10.244.3.0/24 fd00:10:244:3::/64", ""},
+		{"TC37d: none", "", "", "", "NoPodPrefix"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := input(iface("eth0", "", "10.0.0.5/24"))

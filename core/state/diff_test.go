@@ -174,6 +174,7 @@ func with(p state.Peer, change func(*state.Peer)) state.Peer {
 	return p
 }
 
+// TC21, TC24: where a live peer speaks from stays; one that is silent goes where it should be.
 func TestAPeerThatRoamedIsNotWrong(t *testing.T) {
 	const here, there = "203.0.113.9:51820", "198.51.100.7:4000"
 	alive := func(p *state.Peer) { p.Alive = true }

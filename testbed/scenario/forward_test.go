@@ -11,7 +11,7 @@ import (
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
 
-// A gateway and a member have a FORWARD chain that drops: Docker's or ufw's way,
+// TC45: a gateway and a member have a FORWARD chain that drops: Docker's or ufw's way,
 // or a table of somebody's own. The mesh says so and touches nothing; asked to,
 // it puts its accept into the chain, and everybody reaches everybody; it keeps it
 // there, and after kg uninstall the ruleset is what it was.
