@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kilo-overlay/kilo/core/apply"
+	"github.com/kilo-overlay/kilo/core/internal/nstest"
 	"github.com/kilo-overlay/kilo/core/model"
 	"github.com/kilo-overlay/kilo/core/state"
 )
@@ -46,6 +47,10 @@ type Fixture interface {
 	// FilterText is what "nft list table inet kilo" prints, "" without a table.
 	FilterText() string
 }
+
+// Programs are what tests of a real kernel call: a machine made for them needs
+// these, and iptables.
+func Programs() []string { return nstest.Programs() }
 
 // Suite tests a Kernel: that what is wanted is what is there afterwards, that
 // nothing else is touched, and that what happens behind its back is seen and

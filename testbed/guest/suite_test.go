@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kilo-overlay/kilo/core/kerneltest"
 )
 
 // What core/kernel and core/wireguard promise holds with the kernel's own
@@ -16,7 +18,7 @@ func TestKernelSuite(t *testing.T) {
 	dir := t.TempDir()
 	g := &Guest{
 		Init:     filepath.Join(dir, "init"),
-		Programs: host(t, "sh", "ip", "nft", "awk", "sed", "ls", "cat", "cut", "grep", "head", "mkdir", "ping", "rm", "sleep", "sort", "sysctl", "tail", "tr", "true", "wc"),
+		Programs: host(t, kerneltest.Programs()...),
 		Files:    map[string][]byte{"/etc/protocols": []byte(protocols)},
 	}
 	iptables, err := IPTables()

@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,11 +40,55 @@ func Main(m *testing.M, helpers map[string]func(args []string) int) {
 	os.Exit(m.Run())
 }
 
+// Programs are all that the tests may call, iptables and its kin apart. A
+// machine made for them, as testbed/guest's, has these and no others; here
+// others are out of reach, so that a test which needs one more fails at once.
+func Programs() []string {
+	return []string{
+		"sh", "ip", "bridge", "nft", "conntrack", "ping", "sysctl", "wg",
+		"awk", "cat", "cut", "grep", "head", "ls", "mkdir", "rm", "sed", "seq", "sleep", "sort", "tail", "tr", "true", "wc",
+	}
+}
+
+func iptables() []string {
+	var names []string
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, kind := range []string{"", "-nft", "-legacy"} {
+			names = append(names, family+kind, family+kind+"-save", family+kind+"-restore")
+		}
+	}
+	return names
+}
+
 // settle makes fresh namespaces fit to live in: a /run of our own (sockets are
-// per file system, not per network namespace), loopback up.
+// per file system, not per network namespace), loopback up, a PATH that leads to
+// Programs.
 func settle() error {
+	// Before /run is another: a process of a test finds them there already.
+	programs := map[string]string{}
+	for _, name := range slices.Concat(Programs(), iptables()) {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue // who needs it will say so
+		}
+		if programs[name], err = filepath.EvalSymlinks(path); err != nil {
+			return err
+		}
+	}
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount a private /run: %w", err)
+	}
+	const bin = "/run/programs"
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		return err
+	}
+	for name, path := range programs {
+		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
+			return err
+		}
+	}
+	if err := os.Setenv("PATH", bin); err != nil {
+		return err
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

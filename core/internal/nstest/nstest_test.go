@@ -20,6 +20,9 @@ func TestInside(t *testing.T) {
 		if _, err := os.Stat("/run/wireguard"); !os.IsNotExist(err) {
 			t.Error("not a private /run")
 		}
+		if path, err := exec.LookPath("tar"); err == nil {
+			t.Errorf("a test finds %s, which a machine made for tests has not", path)
+		}
 	}, "ip")
 }
 
