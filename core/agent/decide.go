@@ -109,11 +109,12 @@ func (c *Config) decide(w *world, m memory) decision {
 
 	c.describe(w, me, &d)
 	c.yieldAddresses(&w.snapshot, &d)
-	d.targets = append(probeTargets(&w.snapshot, plan.Locations(w.snapshot), c.Node), linkTargets(&w.snapshot, c.Node)...)
+	mesh := plan.NewMesh(w.snapshot)
+	d.targets = append(probeTargets(&w.snapshot, mesh.Locations, c.Node), linkTargets(&w.snapshot, mesh, c.Node)...)
 	d.memory.live = presume(w, m.live, d.targets)
 	d.memory.paths = presumePaths(w, m.paths, c.Interface)
 
-	d.wanted, d.report = plan.Plan(w.snapshot, plan.Facts{
+	d.wanted, d.report = mesh.Plan(plan.Facts{
 		Self: c.Node, Interface: c.Interface, Port: c.Port, Key: c.Key, TunnelMTU: d.mtu,
 		Connected: connected(w.host, c.Interface, w.facts.ExcludeInterfaces),
 		LAN:       lan(w.host, me),
@@ -127,8 +128,8 @@ func (c *Config) decide(w *world, m memory) decision {
 
 	d.memory.published = follow(w, d.wanted.Peers(), d.memory.published)
 
-	c.claim(w, me, &d)
-	c.addresses(w, me, &d)
+	c.claim(w, mesh, me, &d)
+	c.addresses(mesh, &d)
 	if me != nil {
 		d.published.Discovered = learned(&w.snapshot, d.wanted.Peers(), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
 	}
@@ -216,8 +217,8 @@ func fromFlags(r *self.Result, in *model.Inputs) model.FromFlags {
 }
 
 // claim decides whether to serve as the location's gateway.
-func (c *Config) claim(w *world, me *model.Node, d *decision) {
-	d.claim = plan.Claim(w.snapshot, c.Node)
+func (c *Config) claim(w *world, mesh *plan.Mesh, me *model.Node, d *decision) {
+	d.claim = mesh.Claim(c.Node)
 	if w.inputsKnown && me != nil && me.Spoken && me.Location != d.published.Location {
 		// A claim is to the location that the node is about to leave. In the
 		// next somebody serves already.
@@ -252,14 +253,14 @@ func allSpoke(l *plan.Location) bool {
 
 // addresses decides which WireGuard addresses the node claims or keeps, and its
 // place among those that can serve.
-func (c *Config) addresses(w *world, me *model.Node, d *decision) {
-	found, err := plan.Addresses(w.snapshot, c.Node, c.Gateways)
+func (c *Config) addresses(mesh *plan.Mesh, d *decision) {
+	found, err := mesh.Addresses(c.Node, c.Gateways)
 	if err != nil {
 		d.warnings = append(d.warnings, c.warning("NoWireGuardAddress", "%v", err))
 	}
 	d.published.WireGuardIPs = found
 	if c.FailoverPort > 0 {
-		d.published.Slot = plan.Slot(w.snapshot, c.Node, c.Gateways)
+		d.published.Slot = mesh.Slot(c.Node, c.Gateways)
 	}
 }
 

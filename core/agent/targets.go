@@ -68,10 +68,10 @@ func probeTargets(s *model.Snapshot, locations []plan.Location, self string) []t
 // linkTargets returns the nodes that this one may have a link of its own with,
 // to be asked over it, from one end's WireGuard address to the other's: those
 // two lead over the link or nowhere.
-func linkTargets(s *model.Snapshot, self string) []target {
+func linkTargets(s *model.Snapshot, m *plan.Mesh, self string) []target {
 	me := s.Node(self)
 	var out []target
-	for _, n := range plan.Links(*s, self) {
+	for _, n := range m.Links(self) {
 		for _, to := range n.WireGuardIPs {
 			if from := me.WireGuardIP(to.Is4()); from.IsValid() {
 				out = append(out, target{Place: place{Node: n.Name}, To: to, From: from, Peer: n.Key})

@@ -105,7 +105,7 @@ func (f *fixture) RemoveLink(name string) { nstest.Sh(f.T, "ip link del "+name) 
 func (f *fixture) TakeDown(name string) { nstest.Sh(f.T, "ip link set "+name+" down") }
 
 func (f *fixture) AddRoute(r state.Route) error {
-	args := []string{"route", "add", "table", fmt.Sprint(r.Table), string(r.Type), r.Dst.String(), "proto", "static"}
+	args := []string{"route", "add", "table", fmt.Sprint(r.Table), r.Type.String(), r.Dst.String(), "proto", "static"}
 	if r.Via.IsValid() {
 		args = append(args, "via", r.Via.String())
 	}

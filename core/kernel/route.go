@@ -15,16 +15,6 @@ import (
 // (IP6_RT_PRIO_USER).
 const defaultMetric6 = 1024
 
-// routeTypes are the kernel's names for what we write.
-var routeTypes = map[state.RouteType]int{
-	state.Unicast:     unix.RTN_UNICAST,
-	state.Unreachable: unix.RTN_UNREACHABLE,
-	state.Throw:       unix.RTN_THROW,
-}
-
-// foreignType stands for a type that we never write.
-const foreignType = "type %d"
-
 // observeRoutes reads the routes of our protocol in our tables.
 func (k *Kernel) observeRoutes(names names) ([]state.Route, error) {
 	var routes []state.Route
@@ -70,7 +60,7 @@ func observedRoute(n *netlink.Route, names names) (state.Route, bool) {
 	r := state.Route{
 		Table:  n.Table,
 		Dst:    dst,
-		Type:   observedType(n.Type),
+		Type:   state.RouteType(n.Type),
 		Source: addr(n.Src),
 		MTU:    n.MTU,
 		Metric: uint32(n.Priority),
@@ -91,15 +81,6 @@ func observedRoute(n *netlink.Route, names names) (state.Route, bool) {
 	return r, true
 }
 
-func observedType(number int) state.RouteType {
-	for t, n := range routeTypes {
-		if n == number {
-			return t
-		}
-	}
-	return state.RouteType(fmt.Sprintf(foreignType, number))
-}
-
 // setRoute adds a route in place of one of the same table, destination and metric.
 func setRoute(r state.Route) error {
 	n, err := wantedRoute(r)
@@ -117,16 +98,13 @@ func identity(r state.Route) (*netlink.Route, error) {
 	if !ourTable(uint32(r.Table)) {
 		return nil, fmt.Errorf("table %d is not ours", r.Table)
 	}
-	number, ok := routeTypes[r.Type]
-	if !ok {
-		if _, err := fmt.Sscanf(string(r.Type), foreignType, &number); err != nil {
-			return nil, fmt.Errorf("no such type of route: %q", r.Type)
-		}
+	if r.Type == unix.RTN_UNSPEC {
+		return nil, fmt.Errorf("route to %s: it has no type", r.Dst)
 	}
 	return &netlink.Route{
 		Table:    r.Table,
 		Dst:      ipNet(r.Dst.Masked()),
-		Type:     number,
+		Type:     int(r.Type),
 		Protocol: state.Protocol,
 		Priority: int(metric(r)),
 	}, nil

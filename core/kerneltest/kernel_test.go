@@ -37,7 +37,7 @@ func TestRefusesWhatIsNotOurs(t *testing.T) {
 		state.DeleteRoute{Route: state.Route{Table: state.TableMain, Dst: netip.MustParsePrefix("10.0.0.0/24"), Type: state.Unicast, Device: "eth0"}},
 		state.SetRoute{Route: state.Route{Table: state.TableOverlay, Dst: netip.MustParsePrefix("10.244.9.7/24"), Type: state.Unreachable}},
 		state.SetRoute{Route: state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Unicast, Device: "eth0", Via: netip.MustParseAddr("fd00::1"), OnLink: true}},
-		state.SetRoute{Route: state.Route{Table: state.TableOverlay, Dst: dst, Type: "blackhole"}},
+		state.SetRoute{Route: state.Route{Table: state.TableOverlay, Dst: dst, Type: 6}}, // RTN_BLACKHOLE,
 		state.AddRule{Rule: state.Rule{Priority: 100, Table: state.TableOverlay}},
 		state.AddRule{Rule: state.Rule{Priority: state.PriorityOverlay, Table: 52}},
 		state.SetLink{Link: state.Link{Name: "eth0", Kind: "veth", MTU: 1400}},

@@ -57,7 +57,7 @@ func (k *Kernel) checkRoute(r state.Route) error {
 		return nil
 	case state.Unicast:
 	default:
-		return fmt.Errorf("type %q: %w", r.Type, syscall.EINVAL)
+		return fmt.Errorf("type %s: %w", r.Type, syscall.EINVAL)
 	}
 	l := k.links[r.Device]
 	switch {

@@ -21,12 +21,13 @@ import (
 //
 // An exhausted subnet is an error that concerns this node alone; the addresses
 // found so far come with it.
-func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error) {
+func (m *Mesh) Addresses(self string, gateways int) ([]netip.Addr, error) {
+	s := &m.snapshot
 	me := s.Node(self)
 	if me == nil {
 		return nil, nil
 	}
-	wanting := claimants(s, gateways)
+	wanting := m.claimants(gateways)
 	wants := slices.Contains(wanting, me)
 	var out []netip.Addr
 	var failed error
@@ -55,9 +56,10 @@ func Addresses(s model.Snapshot, self string, gateways int) ([]netip.Addr, error
 }
 
 // claimants are the nodes that need a WireGuard address.
-func claimants(s model.Snapshot, gateways int) []*model.Node {
+func (m *Mesh) claimants(gateways int) []*model.Node {
 	var out []*model.Node
-	for _, l := range Locations(s) {
+	for i := range m.Locations {
+		l := &m.Locations[i]
 		wanted := l.wanted(gateways)
 		for _, n := range l.Nodes {
 			if meshesItself(n) || slices.Contains(wanted, n) {
@@ -80,7 +82,7 @@ func holds(n *model.Node, subnet netip.Prefix) netip.Addr {
 // heldByOther tells whether the address is another node's. core/cluster gives
 // an address that two nodes publish to one of them only, the one that held it
 // first; should a Snapshot name both all the same, the lower UID keeps it.
-func heldByOther(s model.Snapshot, self string, a netip.Addr) bool {
+func heldByOther(s *model.Snapshot, self string, a netip.Addr) bool {
 	me := s.Node(self)
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -102,7 +104,7 @@ func older(a, b *model.Node) bool {
 // nextFree returns the free address that has so many free ones before it. Where
 // there are not as many it counts again from the lowest: a node that could claim
 // may never do so.
-func nextFree(s model.Snapshot, self string, subnet netip.Prefix, before int) netip.Addr {
+func nextFree(s *model.Snapshot, self string, subnet netip.Prefix, before int) netip.Addr {
 	taken := make(map[netip.Addr]bool)
 	for i := range s.Nodes {
 		if s.Nodes[i].Name == self {

@@ -87,6 +87,9 @@ type door struct {
 
 func newDoor(v *adapter.View) *door {
 	d := &door{View: v, led: make([]bool, len(v.Remote)), back: map[netip.Prefix]bool{}, loops: map[netip.Addr]string{}}
+	if !v.Serving {
+		return d
+	}
 	for i := range v.Members {
 		for _, a := range v.Members[i].InternalIPs {
 			d.back[single(a.Addr())] = false

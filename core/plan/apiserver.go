@@ -82,8 +82,9 @@ func (p *planner) apiServersApart() {
 		if inside == nil || inside.prefix == at || slices.ContainsFunc(p.shadowed, own) {
 			continue
 		}
-		r := *inside
-		r.prefix = at
+		r, apart := *inside, *inside.claim
+		apart.prefix = at
+		r.claim = &apart
 		p.remote = append(p.remote, r)
 		added = true
 	}

@@ -45,7 +45,7 @@ func TestClaim(t *testing.T) {
 		{"another location does not matter", w1 + "\nnode e1 location=east internal=10.0.0.1/24 epoch=9", "w1", 1, "endpoint", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := plan.Claim(snapshotOf(t, tc.nodes), tc.self)
+			got := plan.NewMesh(snapshotOf(t, tc.nodes)).Claim(tc.self)
 			if got.Epoch != tc.epoch || got.Asked != tc.asked || got.Claims != tc.claims {
 				t.Errorf("got epoch %d asked %q claims %v (%s), want epoch %d asked %q claims %v",
 					got.Epoch, got.Asked, got.Claims, got.Reason, tc.epoch, tc.asked, tc.claims)
@@ -100,7 +100,7 @@ func TestAddresses(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := snapshotOf(t, tc.nodes)
 			s.WireGuardSubnets = prefixes(tc.subnet)
-			got, err := plan.Addresses(s, tc.self, 2)
+			got, err := plan.NewMesh(s).Addresses(tc.self, 2)
 			var texts []string
 			for _, a := range got {
 				texts = append(texts, a.String())

@@ -284,24 +284,22 @@ func (s *sets) has(set string, v6 bool) bool {
 	return slices.ContainsFunc(s.list, func(s state.Set) bool { return s.Name == n })
 }
 
-// add makes a set of each family of prefixes, which are sorted.
+// add makes a set of each family of prefixes, which are sorted, IPv4 first, and
+// become the sets' own.
 func (s *sets) add(set string, prefixes []netip.Prefix) {
-	for _, v6 := range []bool{false, true} {
-		var elements []netip.Prefix
-		for i, p := range prefixes {
-			if p.Addr().Is4() == v6 {
-				continue
-			}
-			if elements == nil { // most meshes have one family: nothing for the other
-				elements = make([]netip.Prefix, 0, len(prefixes)-i)
-			}
+	first6 := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return !p.Addr().Is4() })
+	if first6 < 0 {
+		first6 = len(prefixes)
+	}
+	for i, family := range [][]netip.Prefix{prefixes[:first6:first6], prefixes[first6:]} {
+		elements := family[:0]
+		for _, p := range family {
 			// Sorted, an enclosing prefix comes first; intervals must not overlap.
-			if n := len(elements); n > 0 && covers(elements[n-1], p) {
-				continue
+			if n := len(elements); n == 0 || !covers(elements[n-1], p) {
+				elements = append(elements, p)
 			}
-			elements = append(elements, p)
 		}
-		if len(elements) > 0 {
+		if v6 := i == 1; len(elements) > 0 {
 			s.list = append(s.list, state.Set{Name: name(set, v6), V6: v6, Elements: elements})
 		}
 	}
@@ -330,8 +328,8 @@ func (p *planner) sets() *sets {
 	s.add(remoteSet, remote)
 	s.add(localSet, local)
 	s.add(allowedSet, allowed)
-	s.add(ownSet, p.shadowed)
+	s.add(ownSet, slices.Clone(p.shadowed))
 	s.add(peersSet, peers)
-	s.add(callersSet, p.api.callers)
+	s.add(callersSet, slices.Clone(p.api.callers))
 	return s
 }

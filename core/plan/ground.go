@@ -45,7 +45,15 @@ type ground struct {
 }
 
 func newGround(s *model.Snapshot, ls []Location) ground {
-	all := make([]claim, 0, 3*len(s.Nodes)+2*len(s.Peers))
+	room := 0
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		room += len(n.PodPrefixes) + len(n.InternalIPs) + len(n.WireGuardIPs) + len(n.AllowedLocationIPs)
+	}
+	for i := range s.Peers {
+		room += len(s.Peers[i].AllowedIPs)
+	}
+	all := make([]claim, 0, room)
 	for i := range ls {
 		all = appendLocation(all, &ls[i], int32(i))
 	}

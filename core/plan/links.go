@@ -181,8 +181,9 @@ func (l *links) accepts(r *remote) *model.Node {
 // Links returns the nodes that the node called self may have a link of its own
 // with, other locations' gateways left out where self is one: those whose
 // answers Facts.Direct is about. Sorted by name.
-func Links(s model.Snapshot, self string) []*model.Node {
-	p := &planner{snapshot: &s, facts: &Facts{Self: self}, own: -1, locations: Locations(s), self: s.Node(self)}
+func (m *Mesh) Links(self string) []*model.Node {
+	s := &m.snapshot
+	p := &planner{snapshot: s, facts: &Facts{Self: self}, own: -1, locations: m.Locations, self: s.Node(self)}
 	if p.self == nil || !meshesItself(p.self) {
 		return nil
 	}

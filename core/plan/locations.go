@@ -29,18 +29,32 @@ type Location struct {
 	Armed [state.TunnelSlots]*model.Node
 }
 
+// Mesh is a Snapshot with its nodes grouped, which is where every decision begins:
+// a pass has several to make.
+type Mesh struct {
+	Locations []Location
+	snapshot  model.Snapshot
+}
+
+// NewMesh groups the nodes of s.
+func NewMesh(s model.Snapshot) *Mesh { return &Mesh{Locations: Locations(s), snapshot: s} }
+
 // Locations groups the nodes of s, sorted by name. All nodes compute the same
 // from the same Snapshot.
 func Locations(s model.Snapshot) []Location {
-	index := make(map[string]int)
-	var out []Location
+	count := make(map[string]int)
+	for i := range s.Nodes {
+		count[s.Nodes[i].Location]++
+	}
+	index := make(map[string]int, len(count))
+	out := make([]Location, 0, len(count))
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		at, ok := index[n.Location]
 		if !ok {
 			at = len(out)
 			index[n.Location] = at
-			out = append(out, Location{Name: n.Location})
+			out = append(out, Location{Name: n.Location, Nodes: make([]*model.Node, 0, count[n.Location])})
 		}
 		out[at].Nodes = append(out[at].Nodes, n)
 	}
@@ -53,6 +67,7 @@ func Locations(s model.Snapshot) []Location {
 }
 
 func (l *Location) elect() {
+	l.Candidates = make([]*model.Node, 0, len(l.Nodes))
 	for _, n := range l.Nodes {
 		if n.Spoken && !n.Key.IsZero() {
 			l.Candidates = append(l.Candidates, n)
@@ -164,8 +179,8 @@ func wishes(n *model.Node) []string {
 // annotation, a forced endpoint, or any endpoint where the gateway has none.
 // It counts once: what was acted upon is recorded in Asked, so that a node
 // that comes back never pre-empts.
-func Claim(s model.Snapshot, self string) ClaimResult {
-	me := s.Node(self)
+func (m *Mesh) Claim(self string) ClaimResult {
+	me := m.snapshot.Node(self)
 	if me == nil {
 		return ClaimResult{}
 	}
@@ -176,7 +191,7 @@ func Claim(s model.Snapshot, self string) ClaimResult {
 		out.Asked = me.Asked
 		return out
 	}
-	l := locationOf(Locations(s), me.Location)
+	l := locationOf(m.Locations, me.Location)
 	serving := l.Gateway
 	claim := func(format string, args ...any) ClaimResult {
 		out.Epoch, out.Claims, out.Reason = highest(l)+1, true, fmt.Sprintf(format, args...)

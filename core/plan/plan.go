@@ -108,7 +108,7 @@ type planner struct {
 // remote is a prefix that must reach another location, a Peer, or a node that
 // this one has a link of its own with.
 type remote struct {
-	claim
+	*claim
 	// hop is the node whose WireGuard peer carries the prefix; nil: a Peer's
 	// own, or, on a member, the way through the own gateway.
 	hop *model.Node
@@ -121,9 +121,9 @@ type remote struct {
 //
 // A node that is not in the Snapshot has no plan: Report.Location is nil, and
 // the empty State must not be applied.
-func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
-	p := &planner{snapshot: &s, facts: &f, own: -1}
-	p.locations = Locations(s)
+func (m *Mesh) Plan(f Facts, a adapter.Adapter) (state.State, Report) {
+	s := &m.snapshot
+	p := &planner{snapshot: s, facts: &f, own: -1, locations: m.Locations}
 	p.report.Locations = p.locations
 	p.report.Role = Waiting
 	p.self = s.Node(f.Self)
@@ -133,7 +133,7 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 	}
 	l := p.place()
 	p.report.Location = l
-	p.ground = newGround(&s, p.locations)
+	p.ground = newGround(s, p.locations)
 	p.links = newLinks(p)
 	p.report.Warnings = append(p.report.Warnings, p.ground.warnings...)
 	p.findRemote()
@@ -154,6 +154,11 @@ func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
 	p.filter()
 	p.checkSubnets()
 	return p.state, p.report
+}
+
+// Plan is Mesh.Plan for one question alone.
+func Plan(s model.Snapshot, f Facts, a adapter.Adapter) (state.State, Report) {
+	return NewMesh(s).Plan(f, a)
 }
 
 // place finds the own location.
@@ -201,9 +206,10 @@ func (p *planner) ready() bool {
 // findRemote lists what leads elsewhere, less what is own ground.
 func (p *planner) findRemote() {
 	p.remote = make([]remote, 0, len(p.ground.claims))
-	for _, c := range p.ground.claims {
-		hop := p.links.hop(&c)
-		if c.kind != peerKind && int(c.party) == p.own && hop == nil || hop == nil && p.links.needsLink(&c) {
+	for i := range p.ground.claims {
+		c := &p.ground.claims[i]
+		hop := p.links.hop(c)
+		if c.kind != peerKind && int(c.party) == p.own && hop == nil || hop == nil && p.links.needsLink(c) {
 			continue
 		}
 		if net, ok := p.connected(c.prefix); ok && (c.kind == peerKind || int(c.party) != p.own) {
@@ -219,7 +225,9 @@ func (p *planner) findRemote() {
 			if c.kind != clusterKind {
 				continue
 			}
-			c.mute = true // nor does it leave in clear
+			muted := *c // nor does it leave in clear
+			muted.mute = true
+			c = &muted
 		}
 		p.remote = append(p.remote, remote{claim: c, hop: hop, mtu: p.pathMTU(c, hop)})
 	}
@@ -258,7 +266,7 @@ func (p *planner) gatewayConnected(prefix netip.Prefix) (netip.Prefix, bool) {
 // pathMTU is the largest packet in bytes that fits every tunnel on the way: the
 // own one or the own gateway's, and that of the other side, and what was found
 // out about the way between the two; 0 while unknown.
-func (p *planner) pathMTU(c claim, hop *model.Node) int {
+func (p *planner) pathMTU(c *claim, hop *model.Node) int {
 	mtu, measured := p.facts.TunnelMTU, 0
 	if hop != nil {
 		measured = p.facts.PathMTU[hop.Name]

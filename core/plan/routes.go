@@ -92,7 +92,7 @@ func (p *planner) view() adapter.View {
 		if r.mute || r.hop != nil || p.api.exempt(r.prefix) {
 			continue
 		}
-		v.Remote = append(v.Remote, adapter.Remote{Prefix: r.prefix, Location: p.partyName(&r.claim), MTU: r.mtu})
+		v.Remote = append(v.Remote, adapter.Remote{Prefix: r.prefix, Location: p.partyName(r.claim), MTU: r.mtu})
 	}
 	return v
 }
@@ -129,16 +129,17 @@ func (p *planner) routes() {
 		tunnelled = len(p.remote)
 	}
 	all := make([]state.Route, 0, tunnelled+len(p.ways)+len(p.returns)+len(throws)+len(p.remote))
-	add := func(r state.Route) {
-		if r.Metric == 0 && r.Dst.Addr().Is6() {
+	// Routes are large, and made where they stay.
+	add := func(r *state.Route) {
+		all = append(all, *r)
+		if r := &all[len(all)-1]; r.Metric == 0 && r.Dst.Addr().Is6() {
 			r.Metric = defaultMetric6
 		}
-		all = append(all, r)
 	}
 	ways := p.ways
 	before := func(dst netip.Prefix) {
 		for len(throws) > 0 && comparePrefix(throws[0], dst) <= 0 {
-			add(state.Route{Table: state.TableOverlay, Dst: throws[0], Type: state.Throw})
+			add(&state.Route{Table: state.TableOverlay, Dst: throws[0], Type: state.Throw})
 			throws = throws[1:]
 		}
 	}
@@ -146,22 +147,22 @@ func (p *planner) routes() {
 		dst := p.remote[i].prefix
 		before(dst)
 		if r, ok := p.tunnelRoute(&p.remote[i]); ok {
-			add(r)
+			add(&r)
 		}
 		for len(ways) > 0 && comparePrefix(ways[0].Dst, dst) <= 0 {
-			add(ways[0])
+			add(&ways[0])
 			ways = ways[1:]
 		}
 		if !p.api.exempt(dst) {
-			add(state.Route{Table: state.TableOverlay, Dst: dst, Type: p.api.last(dst), Metric: state.MetricLast})
+			add(&state.Route{Table: state.TableOverlay, Dst: dst, Type: p.api.last(dst), Metric: state.MetricLast})
 		}
 	}
 	p.tellSourceless()
 	for _, t := range throws {
-		add(state.Route{Table: state.TableOverlay, Dst: t, Type: state.Throw})
+		add(&state.Route{Table: state.TableOverlay, Dst: t, Type: state.Throw})
 	}
-	for _, r := range p.returns {
-		add(r)
+	for i := range p.returns {
+		add(&p.returns[i])
 	}
 	p.state.Routes = all
 }

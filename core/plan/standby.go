@@ -78,12 +78,12 @@ func (l *Location) wanted(gateways int) []*model.Node {
 
 // Slot returns the slot that the node called self should publish, from 1; 0: none.
 // A node keeps the one it has while it is wanted.
-func Slot(s model.Snapshot, self string, gateways int) int {
-	me := s.Node(self)
+func (m *Mesh) Slot(self string, gateways int) int {
+	me := m.snapshot.Node(self)
 	if me == nil || !me.Spoken {
 		return 0
 	}
-	l := locationOf(Locations(s), me.Location)
+	l := locationOf(m.Locations, me.Location)
 	wanted := l.wanted(gateways)
 	taken := make(map[int]*model.Node)
 	for _, n := range wanted {

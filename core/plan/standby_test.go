@@ -31,7 +31,7 @@ func armed(r *rand.Rand) model.Snapshot {
 	}
 	s.Sort()
 	for i := range s.Nodes {
-		s.Nodes[i].Slot = plan.Slot(s, s.Nodes[i].Name, 2)
+		s.Nodes[i].Slot = plan.NewMesh(s).Slot(s.Nodes[i].Name, 2)
 	}
 	for _, l := range plan.Locations(s) {
 		l.Gateway.Epoch = 1
@@ -73,7 +73,7 @@ func TestSlots(t *testing.T) {
 			}
 		}
 		for _, n := range s.Nodes {
-			if again := plan.Slot(s, n.Name, 2); again != n.Slot {
+			if again := plan.NewMesh(s).Slot(n.Name, 2); again != n.Slot {
 				t.Errorf("seed %d: %s has slot %d and claims %d", seed, n.Name, n.Slot, again)
 			}
 		}

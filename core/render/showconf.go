@@ -40,7 +40,7 @@ func NodeConfig(s model.Snapshot, node string, port uint16) (Config, error) {
 // and full), those left out that it publishes as silent.
 func answering(s model.Snapshot, n *model.Node) map[string]bool {
 	out := map[string]bool{}
-	for _, o := range plan.Links(s, n.Name) {
+	for _, o := range plan.NewMesh(s).Links(n.Name) {
 		out[o.Name] = !slices.Contains(n.Silent, o.Name) && !slices.Contains(o.Silent, n.Name)
 	}
 	return out

@@ -64,8 +64,10 @@ func route(text string) state.Route {
 	w := strings.Fields(text)
 	for i := 0; i < len(w); i++ {
 		switch w[i] {
-		case "unreachable", "throw":
-			r.Type = state.RouteType(w[i])
+		case "unreachable":
+			r.Type = state.Unreachable
+		case "throw":
+			r.Type = state.Throw
 		case "dev":
 			r.Device, i = w[i+1], i+1
 		case "via":

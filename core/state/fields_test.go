@@ -171,7 +171,7 @@ func (f *fields) visit(v reflect.Value, field string) {
 		}
 	case reflect.Int, reflect.Int64:
 		f.change(field, func() { v.SetInt(v.Int() + 1) })
-	case reflect.Uint16, reflect.Uint32:
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		f.change(field, func() { v.SetUint(v.Uint() + 1) })
 	case reflect.String:
 		f.change(field, func() { v.SetString(v.String() + "x") })

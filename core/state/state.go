@@ -189,30 +189,43 @@ type VXLANRemote struct {
 	Outer netip.Addr // VXLAN destination
 }
 
-// RouteType says what a route does.
-type RouteType string
+// RouteType says what a route does, by the kernel's number (rtm_type). Others than
+// these are observed only.
+type RouteType uint8
 
 const (
 	// Unicast sends to Via or, without one, straight out of Device.
-	Unicast RouteType = "unicast"
+	Unicast RouteType = 1
 	// Unreachable refuses with an ICMP error.
-	Unreachable RouteType = "unreachable"
+	Unreachable RouteType = 7
 	// Throw leaves our table as though nothing had matched.
-	Throw RouteType = "throw"
+	Throw RouteType = 9
 )
+
+func (t RouteType) String() string {
+	switch t {
+	case Unicast:
+		return "unicast"
+	case Unreachable:
+		return "unreachable"
+	case Throw:
+		return "throw"
+	}
+	return "type " + strconv.Itoa(int(t))
+}
 
 // Route is a route in one of our tables, of protocol Protocol. Table, Dst and
 // Metric identify it.
 type Route struct {
 	Table  int
 	Dst    netip.Prefix
-	Type   RouteType
 	Via    netip.Addr // invalid: none
 	Device string     // for Unicast
-	OnLink bool       // Via is reachable on Device whatever the addresses say
 	Source netip.Addr // preferred source; invalid: the kernel's choice
 	MTU    int        // bytes; 0: the device's
 	Metric uint32     // 0 is 1024 for IPv6, as the kernel has it
+	Type   RouteType
+	OnLink bool // Via is reachable on Device whatever the addresses say
 }
 
 // Rule is a policy routing rule of protocol Protocol. All its fields identify it.

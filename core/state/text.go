@@ -121,7 +121,7 @@ func (r VXLANRemote) String() string {
 func (r Route) String() string {
 	w := words{"route", "table", tableName(r.Table)}
 	if r.Type != Unicast {
-		w.add(string(r.Type))
+		w.add(r.Type.String())
 	}
 	w.add(r.Dst.String())
 	w.addValid("via", r.Via)
