@@ -12,15 +12,18 @@ import (
 // The leader annotation moves the gateway once; taking it away moves nothing.
 // A gateway that loses power is replaced when its Node has been NotReady for as
 // long as it takes kubelets to report, and does not take over again when it
-// comes back.
+// comes back. Connections survive the first change, or end with a reset.
 func TestGatewayChanges(t *testing.T) {
 	beside(t)
 	l := mesh(t, lab.Default())
 	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
 	epoch := func() uint64 { t.Helper(); return must(epochOf(t.Context(), l, "a"))(t) }
 
+	services := conversationTargets(t, l)
 	first := epoch()
 	yes := "true"
+	talk := conversations(t, l, services)
+	time.Sleep(time.Second)
 	ok(t, l.Annotate(t.Context(), "a2", map[string]*string{"kilo.squat.ai/leader": &yes}))
 	asked := time.Now()
 	eventually(t, 10*time.Second, gatewayIs(t.Context(), l, "a", "a2"))
@@ -31,6 +34,7 @@ func TestGatewayChanges(t *testing.T) {
 
 	ok(t, l.Annotate(t.Context(), "a2", map[string]*string{"kilo.squat.ai/leader": nil}))
 	time.Sleep(10 * time.Second)
+	goOnOrWereReset(t, talk, 5*time.Second)
 	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a2"))
 	if now := epoch(); now != first+1 {
 		t.Errorf("epoch %d: taking the annotation away moved the gateway", now)
