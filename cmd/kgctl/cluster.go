@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,13 +43,33 @@ func clusterConfig(o *options) (cluster.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.context}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
-		return cluster.Config{}, fmt.Errorf("no way to the API server: %w; name a kubeconfig with --kubeconfig", err)
+		return cluster.Config{}, noWay(rules, o, err)
 	}
 	subnets, err := o.wireGuardSubnets()
 	if err != nil {
 		return cluster.Config{}, err
 	}
 	return cluster.Config{REST: config, TopologyLabel: o.topologyLabel, WireGuardSubnets: subnets, Namespace: o.namespace, Version: release()}, nil
+}
+
+// noWay says why nobody knows which cluster is meant, and what to do.
+func noWay(rules *clientcmd.ClientConfigLoadingRules, o *options, err error) error {
+	if !clientcmd.IsEmptyConfig(err) {
+		return fmt.Errorf("no way to the API server: %w; name a kubeconfig with --kubeconfig", err)
+	}
+	if o.kubeconfig != "" {
+		return fmt.Errorf("no way to the API server: --kubeconfig=%s names no cluster", o.kubeconfig)
+	}
+	var missing []string
+	for _, file := range rules.Precedence {
+		if _, err := os.Stat(file); err != nil {
+			missing = append(missing, file)
+		}
+	}
+	if len(missing) == len(rules.Precedence) {
+		return fmt.Errorf("which cluster? There is no kubeconfig: %s is not there (--kubeconfig or $KUBECONFIG name another)", strings.Join(missing, ", "))
+	}
+	return fmt.Errorf("which cluster? The kubeconfig %s names none; name another with --kubeconfig or $KUBECONFIG", strings.Join(rules.Precedence, ", "))
 }
 
 // completeNodes and completePeers offer names to the shell.

@@ -35,7 +35,10 @@ outside the cluster needs for its own.`)
 	peer := group("peer", "Let parties outside the cluster in: add, list, remove", `Peers are WireGuard parties outside the cluster, such as laptops, servers and
 other clusters. They are resources, peers.kilo.squat.ai, that kubectl handles too.`)
 	peer.AddCommand(peerAdd(p, o), peerList(p, o), peerRemove(p, o))
-	root.AddCommand(graph(p, o), showconf, peer, status(p, o), nodes(p, o), peers(p, o), explain(p, o), check(p, o), bugreport(p, o), connect(p, o), version(p))
+	clusters := group("cluster", "Join this cluster with another, and part them again", `Two clusters that are linked reach each other's pods, nodes and Services: each has
+the other's locations as Peers.`)
+	clusters.AddCommand(clusterLink(p, o), clusterUnlink(p, o))
+	root.AddCommand(graph(p, o), showconf, peer, clusters, status(p, o), nodes(p, o), peers(p, o), explain(p, o), check(p, o), bugreport(p, o), connect(p, o), version(p))
 	root.SetCompletionCommandGroupID("")
 	return root
 }

@@ -141,6 +141,10 @@ func TestExitCodes(t *testing.T) {
 		{"peers", mesh(), 0, "laptop"},
 		{"peer", mesh(), 2, "A command is missing"},
 		{"check", mesh(), 3, "AgentSilent  node/e2"},
+		{"cluster", mesh(), 2, "A command is missing"},
+		{"cluster link", mesh(), 2, "which other cluster?"},
+		{"cluster link --share pods,cats --to-context x", mesh(), 2, `"cats" is nothing that a cluster has`},
+		{"cluster unlink dr --to-context x", mesh(), 2, "NAME is for one cluster alone"},
 		{"peer add", mesh(), 2, "takes one argument, NAME, got 0"},
 		{"peer add x --pool here", mesh(), 2, "--pool=here"},
 		{"completion bash", mesh(), 0, "bash completion V2 for kgctl"},
@@ -164,6 +168,32 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("printed in spite of an error:\n%s", out)
 			}
 		})
+	}
+}
+
+// Without a kubeconfig it is said which one was looked for, and nothing of variables
+// that lead elsewhere.
+func TestNoKubeconfig(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for _, c := range []struct{ env, line, says string }{
+		{filepath.Join(dir, "none"), "status", "There is no kubeconfig: " + filepath.Join(dir, "none") + " is not there"},
+		{empty, "status", "The kubeconfig " + empty + " names none"},
+		{"", "status --kubeconfig " + empty, "--kubeconfig=" + empty + " names no cluster"},
+		{"", "status --kubeconfig " + filepath.Join(dir, "none"), "no such file or directory"},
+		{"", "cluster link --to-kubeconfig " + empty + " --kubeconfig " + empty, "the first cluster: no way to the API server"},
+	} {
+		t.Setenv("KUBECONFIG", c.env)
+		var o, e bytes.Buffer
+		p := program{in: strings.NewReader(""), out: &o, err: &e, load: loadCluster, ask: askAgents, resolve: lookUp}
+		code := p.run(context.Background(), strings.Fields(c.line))
+		if code != exitError || !strings.Contains(e.String(), c.says) || strings.Contains(e.String(), "KUBERNETES_MASTER") {
+			t.Errorf("KUBECONFIG=%s kgctl %s: exit code %d, %s\nwant %q", c.env, c.line, code, e.String(), c.says)
+		}
 	}
 }
 

@@ -54,6 +54,16 @@ const (
 	MirroredLocation = "kilo.squat.ai/mirrored-location"
 )
 
+// What kgctl cluster link writes on the Peers that it makes.
+const (
+	// LinkedCluster and LinkedClusterID are labels: how the other cluster is called
+	// here, and the UID of its namespace kube-system, by which it is known.
+	LinkedCluster   = "kilo.squat.ai/linked-cluster"
+	LinkedClusterID = "kilo.squat.ai/linked-cluster-id"
+	// LinkedLocation is an annotation: which of its locations the Peer is.
+	LinkedLocation = "kilo.squat.ai/linked-location"
+)
+
 // MeshCondition is the type of the Node condition that tells an agent's
 // transitions.
 const MeshCondition = "KiloMesh"

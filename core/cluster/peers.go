@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kilo-overlay/kilo/core/api"
 )
@@ -71,6 +72,43 @@ func CreatePeer(ctx context.Context, c Config, p api.Peer) (api.Peer, error) {
 		return p, fmt.Errorf("create Peer %s: %w", p.Name, err)
 	}
 	return stored(made)
+}
+
+// UpdatePeer gives a stored Peer another key, endpoint, keepalive and allowed IPs,
+// and the labels and annotations of p. What else its owner has said of it stays.
+func UpdatePeer(ctx context.Context, c Config, p api.Peer) error {
+	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"labels": p.Labels, "annotations": p.Annotations},
+		"spec": map[string]any{
+			"publicKey": p.Spec.PublicKey, "endpoint": p.Spec.Endpoint,
+			"persistentKeepalive": p.Spec.PersistentKeepalive, "allowedIPs": p.Spec.AllowedIPs,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := clients.peers.Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("change Peer %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// ID tells clusters apart: the UID of the namespace kube-system, which every cluster
+// has from its beginning to its end.
+func ID(ctx context.Context, c Config) (string, error) {
+	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	if err != nil {
+		return "", err
+	}
+	var n corev1.Namespace
+	if err := clients.core.Get().Resource("namespaces").Name(metav1.NamespaceSystem).Do(ctx).Into(&n); err != nil {
+		return "", fmt.Errorf("the namespace kube-system, by which the cluster is known: %w", err)
+	}
+	return string(n.UID), nil
 }
 
 // DeletePeer removes a Peer; its access ends within moments.

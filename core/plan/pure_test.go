@@ -22,6 +22,7 @@ func TestImports(t *testing.T) {
 		"core/self":     {"core/model", "core/state", "core/adapter"},
 		"core/report":   {"core/model"},
 		"core/render":   {"core/model", "core/state", "core/plan", "core/report"},
+		"core/link":     {"core/model", "core/plan", "core/render"},
 		"core/firewall": {"core/model"},
 	}
 	// Durations are values; these are a clock.

@@ -163,6 +163,21 @@ func LocationPeer(s model.Snapshot, node string, extra []netip.Prefix) (Peer, []
 	return p, notes, nil
 }
 
+// LocationPeers returns every location that a gateway serves as LocationPeer does, by
+// the location's name.
+func LocationPeers(s model.Snapshot) map[string]Peer {
+	out := map[string]Peer{}
+	for _, r := range reachable(s) {
+		if r.Gateway == nil {
+			continue
+		}
+		p := locationPeer(r, r.Gateway.Keepalive)
+		p.AllowedIPs = without(p.AllowedIPs, appendEndpoint(nil, r.Gateway))
+		out[r.Name] = p
+	}
+	return out
+}
+
 // PeerAsPeer returns a Peer itself as a peer for another WireGuard network.
 func PeerAsPeer(s model.Snapshot, peer string, extra []netip.Prefix) (Peer, error) {
 	i := peerIndex(s, peer)

@@ -221,6 +221,62 @@ func (l *Lab) routeToLeg(place string, addr netip.Addr) string {
 	return fmt.Sprintf("route add %s dev %s src %s", addr, place, l.Spec.internetAddr())
 }
 
+// cable is the internet's port towards that of another lab.
+const cable = "cable"
+
+// Connect joins the internets of two labs, whose addresses must differ: routers and
+// public legs of one reach those of the other, and private addresses lead nowhere,
+// as before. The one that goes down first takes the cable along.
+func Connect(ctx context.Context, a, b *Lab) error {
+	if a.Spec.Internet.Overlaps(b.Spec.Internet) {
+		return fmt.Errorf("connect labs %s and %s: their internets %s and %s overlap: give one of them another", a.Name, b.Name, a.Spec.Internet, b.Spec.Internet)
+	}
+	pid, err := b.holderOf(internet)
+	if err != nil {
+		return err
+	}
+	mtu := min(a.Spec.MTU, b.Spec.MTU)
+	if err := a.ip(ctx, internet, fmt.Sprintf("link add name %[1]s mtu %[2]d type veth peer name %[1]s mtu %[2]d netns %[3]d", cable, mtu, pid)); err != nil {
+		return err
+	}
+	for _, end := range []struct{ here, there *Lab }{{a, b}, {b, a}} {
+		if err := end.here.ip(ctx, internet, fmt.Sprintf("link set %s up", cable)); err != nil {
+			return err
+		}
+	}
+	for _, end := range []struct{ here, there *Lab }{{a, b}, {b, a}} {
+		if err := end.here.routeToInternet(ctx, end.there); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routeToInternet makes a lab's internet forward to that of another, and nothing
+// else that it did not forward before.
+func (l *Lab) routeToInternet(ctx context.Context, other *Lab) error {
+	if err := l.ip(ctx, internet, fmt.Sprintf("route add %s via %s dev %s onlink src %s",
+		other.Spec.Internet, other.Spec.internetAddr(), cable, l.Spec.internetAddr())); err != nil {
+		return err
+	}
+	pid, err := l.holderOf(internet)
+	if err != nil {
+		return err
+	}
+	if _, err := l.runAt(ctx, internet, pid, "echo 1 >/proc/sys/net/ipv4/ip_forward"); err != nil {
+		return err
+	}
+	return l.nft(ctx, internet, fmt.Sprintf(`
+		table ip cable {
+			chain forward {
+				type filter hook forward priority filter;
+				ip saddr != { %[1]s, %[2]s } drop
+				ip daddr != { %[1]s, %[2]s } drop
+			}
+		}
+	`, l.Spec.Internet, other.Spec.Internet))
+}
+
 // unplug takes a machine's links away, at both ends at once.
 func (l *Lab) unplug(ctx context.Context, loc *Location, n *Node) error {
 	if n.Public {
