@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/kilo-overlay/kilo/core/model"
 )
@@ -22,7 +23,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	p := program{in: os.Stdin, out: os.Stdout, err: os.Stderr, load: loadCluster, ask: askAgents, resolve: lookUp}
+	p := program{in: os.Stdin, out: os.Stdout, err: os.Stderr, load: loadCluster, ask: askAgents, resolve: lookUp, now: time.Now, pause: pause}
 	code := p.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -39,6 +40,18 @@ type program struct {
 	ask func(context.Context, *options, []model.Node) ([]answer, error)
 	// resolve looks up an endpoint's name.
 	resolve resolver
+	now     func() time.Time
+	// pause waits; its error is the context's.
+	pause func(context.Context, time.Duration) error
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // run does what the command line says and returns the exit code.

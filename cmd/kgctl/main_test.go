@@ -63,8 +63,11 @@ func mesh() model.Snapshot {
 // kgctl runs a command line on a cluster.
 func kgctl(s model.Snapshot, line string) (code int, out, complaints string) {
 	var o, e bytes.Buffer
+	clock := time.Now()
 	p := program{
 		in: strings.NewReader(""), out: &o, err: &e,
+		now:   func() time.Time { return clock },
+		pause: func(_ context.Context, d time.Duration) error { clock = clock.Add(d); return nil },
 		load: func(context.Context, *options) (model.Snapshot, []model.Warning, error) {
 			return s, []model.Warning{{Kind: "BadPeer", Object: "peer/odd", Message: "spec.publicKey: not a key"}}, nil
 		},
@@ -189,7 +192,7 @@ func TestNoKubeconfig(t *testing.T) {
 	} {
 		t.Setenv("KUBECONFIG", c.env)
 		var o, e bytes.Buffer
-		p := program{in: strings.NewReader(""), out: &o, err: &e, load: loadCluster, ask: askAgents, resolve: lookUp}
+		p := program{in: strings.NewReader(""), out: &o, err: &e, load: loadCluster, ask: askAgents, resolve: lookUp, now: time.Now, pause: pause}
 		code := p.run(context.Background(), strings.Fields(c.line))
 		if code != exitError || !strings.Contains(e.String(), c.says) || strings.Contains(e.String(), "KUBERNETES_MASTER") {
 			t.Errorf("KUBECONFIG=%s kgctl %s: exit code %d, %s\nwant %q", c.env, c.line, code, e.String(), c.says)
@@ -281,6 +284,53 @@ func parsePeer(t *testing.T, text string) model.Peer {
 		t.Fatalf("%v in\n%s", err, text)
 	}
 	return peer
+}
+
+// What is found once and then no more is nothing: agents that start, gateways that
+// change. What lasts is told as it is now; notes alone are no failure.
+func TestCheckLooksAgain(t *testing.T) {
+	waiting, well := &report.Status{Waiting: []string{"for its Node"}}, &report.Status{Ready: true}
+	noted := &report.Status{Ready: true, Warnings: []model.Warning{{Kind: "NoCommonSubnet", Object: "node/e1", Message: "it could be faster", Note: true}}}
+	for _, c := range []struct {
+		what  string
+		looks []*report.Status
+		line  string
+		code  int
+		says  string
+		took  time.Duration
+	}{
+		{"well", []*report.Status{well}, "check", 0, "nothing is wrong", 0},
+		{"it has just started", []*report.Status{waiting, waiting, well}, "check", 0, "nothing is wrong", 4 * time.Second},
+		{"it waits", []*report.Status{waiting}, "check", 3, "AgentWaits  node/e1", 10 * time.Second},
+		{"it waits now and then", []*report.Status{waiting, well, waiting}, "check", 0, "nothing is wrong", 2 * time.Second},
+		{"nobody asks twice", []*report.Status{waiting, well}, "check --settle 0s", 3, "AgentWaits  node/e1", 0},
+		{"a note", []*report.Status{noted}, "check", 0, "(a note: nothing is broken)", 0},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			var o, e bytes.Buffer
+			began := time.Now()
+			clock, looks := began, 0
+			s := mesh()
+			s.Nodes = s.Nodes[:1]
+			p := program{
+				out: &o, err: &e,
+				now:   func() time.Time { return clock },
+				pause: func(_ context.Context, d time.Duration) error { clock = clock.Add(d); return nil },
+				load:  func(context.Context, *options) (model.Snapshot, []model.Warning, error) { return s, nil, nil },
+				ask: func(context.Context, *options, []model.Node) ([]answer, error) {
+					looks++
+					return []answer{{node: "e1", status: c.looks[min(looks, len(c.looks))-1]}}, nil
+				},
+				resolve: func(context.Context, string) ([]netip.Addr, error) {
+					return []netip.Addr{netip.MustParseAddr("198.51.100.1")}, nil
+				},
+			}
+			code := p.run(context.Background(), strings.Fields(c.line))
+			if code != c.code || !strings.Contains(o.String(), c.says) || clock.Sub(began) != c.took {
+				t.Errorf("exit code %d after %s, want %d after %s, and %q in\n%s%s", code, clock.Sub(began), c.code, c.took, c.says, o.String(), e.String())
+			}
+		})
+	}
 }
 
 // Every command explains itself, and shows how it is used.

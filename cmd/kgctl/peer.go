@@ -45,7 +45,7 @@ this machine.
 Without --allowed-ips the Peer gets the first free address of --pool.`,
 		Example: `  kgctl peer add laptop > /etc/wireguard/kilo.conf && wg-quick up kilo
   kgctl peer add phone -o qr
-  kgctl peer add guest --expires 8h --to 10.96.0.10,10.244.0.0/16
+  kgctl peer add guest --expires 8h --to service:kube-system/kube-dns,namespace:shop
   kgctl peer add office --allowed-ips 192.168.50.0/24 --endpoint office.example.com:51820 --private-key office.key`,
 	}
 	f := c.Flags()
@@ -54,7 +54,7 @@ Without --allowed-ips the Peer gets the first free address of --pool.`,
 	f.StringVar(&n.endpoint, "endpoint", "", "host:port at which the Peer can be reached, if it can")
 	f.Uint16Var(&n.keepalive, "persistent-keepalive", 25, "seconds between keepalives; 0 is off")
 	f.DurationVar(&n.expires, "expires", 0, "how long the Peer has access, such as 8h; 0 is for ever")
-	f.StringSliceVar(&n.to, "to", nil, "prefixes that are all the Peer may begin to speak to (default everything)")
+	f.StringSliceVar(&n.to, "to", nil, "all that the Peer may begin to speak to: prefixes, service:NAMESPACE/NAME, namespace:NAME (default everything)")
 	f.BoolVar(&n.presharedKey, "preshared-key", false, "make a preshared key as well, kept in the Peer")
 	f.StringVar(&n.privateKey, "private-key", "", "file with the private key; made, for the owner alone, where it is not there")
 	check := choice(c, &n.output, "output", "o", "wg-quick", "form of the output", "wg-quick", "wireguard", "qr")
@@ -98,7 +98,7 @@ func (p *program) register(ctx context.Context, o *options, name string, n newPe
 	if err != nil {
 		return fail(err)
 	}
-	to, err := parsePrefixes("to", n.to)
+	to, err := parseDestinations(n.to)
 	if err != nil {
 		return fail(err)
 	}
@@ -186,14 +186,12 @@ func (n *newPeer) key() (private string, public model.Key, err error) {
 	return private, public, nil
 }
 
-func (n *newPeer) resource(name string, key model.Key, allowed, to []netip.Prefix) api.Peer {
+func (n *newPeer) resource(name string, key model.Key, allowed []netip.Prefix, to []api.Destination) api.Peer {
 	out := api.Peer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.PeerSpec{PublicKey: key.String(), PersistentKeepalive: int(n.keepalive)}}
 	for _, prefix := range allowed {
 		out.Spec.AllowedIPs = append(out.Spec.AllowedIPs, prefix.String())
 	}
-	for _, prefix := range to {
-		out.Spec.AllowedDestinations = append(out.Spec.AllowedDestinations, api.Destination{Prefix: prefix.String()})
-	}
+	out.Spec.AllowedDestinations = to
 	if n.endpoint != "" {
 		var e api.PeerEndpoint
 		if err := e.UnmarshalJSON([]byte(fmt.Sprintf("%q", n.endpoint))); err == nil {
@@ -212,6 +210,27 @@ func (n *newPeer) resource(name string, key model.Key, allowed, to []netip.Prefi
 		out.Spec.PresharedKey = api.Secret(base64.StdEncoding.EncodeToString(raw[:]))
 	}
 	return out
+}
+
+// parseDestinations reads --to.
+func parseDestinations(texts []string) (out []api.Destination, err error) {
+	for _, text := range texts {
+		kind, name, named := strings.Cut(text, ":")
+		namespace, service, has := strings.Cut(name, "/")
+		switch {
+		case named && kind == "namespace" && !has && name != "":
+			out = append(out, api.Destination{Namespace: name})
+		case named && kind == "service" && has && namespace != "" && service != "":
+			out = append(out, api.Destination{Namespace: namespace, Service: service})
+		default:
+			prefixes, err := parsePrefixes("to", []string{text})
+			if err != nil {
+				return nil, usagef("--to: %q is neither a prefix such as 10.96.0.0/12 nor service:NAMESPACE/NAME or namespace:NAME", text)
+			}
+			out = append(out, api.Destination{Prefix: prefixes[0].String()})
+		}
+	}
+	return out, nil
 }
 
 // freeAddress is the first address of a pool that nobody has, the network's own

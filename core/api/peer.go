@@ -64,12 +64,24 @@ type PeerSpec struct {
 	PublicKey string `json:"publicKey"`
 }
 
-// Destination is something that a Peer may speak to.
+// Destination is something that a Peer may speak to: a prefix; or a Service, by its
+// cluster IPs (a headless one by the addresses behind it); or all that is in a
+// namespace, its pods and the cluster IPs of its Services.
+//
+// +schema {x-kubernetes-validations: [{rule: "has(self.prefix) != has(self.namespace)", message: "want a prefix, or a namespace with or without a service in it"}, {rule: "!has(self.service) || has(self.namespace)", fieldPath: .service, message: "a Service is in a namespace: say which"}]}
 type Destination struct {
+	// Namespace that holds the Service; without one, all pods and Services in it.
+	//
+	// +schema {maxLength: 63, x-kubernetes-validations: [{rule: "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", message: "want the name of a namespace"}]}
+	Namespace string `json:"namespace,omitempty"`
 	// Prefix holds the addresses, such as 10.96.0.10/32; an address alone means itself.
 	//
 	// +schema {maxLength: 64, x-kubernetes-validations: [{rule: "isCIDR(self) || isIP(self)", message: "want an address or a prefix, such as 10.96.0.10 or 10.244.0.0/16"}]}
-	Prefix string `json:"prefix"`
+	Prefix string `json:"prefix,omitempty"`
+	// Service of that name in the namespace.
+	//
+	// +schema {maxLength: 63, x-kubernetes-validations: [{rule: "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", message: "want the name of a Service"}]}
+	Service string `json:"service,omitempty"`
 }
 
 // DefaultSecret is the Secret that agents may read without further ado.

@@ -73,6 +73,7 @@ type Cluster struct {
 	disk    *disk
 	events  *events
 	secrets *secretStore
+	targets *destinationStore
 
 	writing sync.Mutex // one write to the own Node at a time
 
@@ -144,6 +145,7 @@ func New(c Config) *Cluster {
 	}
 	out.names = newNames(c.Lookup, out.touch)
 	out.secrets = newSecretStore(out.touch)
+	out.targets = newDestinationStore(out.touch)
 	if c.Dir != "" {
 		out.disk = newDisk(c.Dir, c.Log)
 		out.kept = out.disk.load(c.Node)
@@ -177,7 +179,15 @@ func (c *Cluster) Run(ctx context.Context) error {
 			s := secretSource(clients, c.config.Namespace, name)
 			s.log = c.log
 			return s
-		})
+		}, readSecret)
+		return nil
+	})
+	group.Go(func() error {
+		c.targets.run(ctx, func(k destinationKey) *source {
+			s := destinationSource(clients, k)
+			s.log = c.log
+			return s
+		}, readTarget)
 		return nil
 	})
 	if c.disk != nil {
@@ -316,9 +326,13 @@ func (c *Cluster) look() *view {
 	v.warnings = append(v.warnings, more...)
 	c.wakeAt(next)
 	if answered[1] {
-		c.secrets.want(s.Peers)
+		c.secrets.wantFor(s.Peers)
 		var waiting bool
 		s, more, waiting = keysFor(s, c.secrets.get, c.kept.Snapshot.Peers)
+		v.warnings = append(v.warnings, more...)
+		v.complete = v.complete && !waiting
+		c.targets.wantFor(s.Peers)
+		s, more, waiting = destinationsFor(s, c.targets.get, c.kept.Snapshot.Peers)
 		v.warnings = append(v.warnings, more...)
 		v.complete = v.complete && !waiting
 	}

@@ -77,6 +77,8 @@ func Load(ctx context.Context, c Config) (model.Snapshot, []model.Warning, error
 	warnings = append(warnings, more...)
 	s, more, _ = keysFor(s, readSecrets(ctx, clients, cmp.Or(c.Namespace, DefaultNamespace)), nil)
 	warnings = append(warnings, more...)
+	s, more, _ = destinationsFor(s, readDestinations(ctx, clients), nil)
+	warnings = append(warnings, more...)
 	s, more = Resolve(claims, s)
 	warnings = append(warnings, more...)
 	s, more = Admit(s)

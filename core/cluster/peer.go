@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,6 +100,15 @@ func ParsePeer(p api.Peer) (model.Peer, error) {
 		fail("spec.allowedDestinations", errors.New("want at least one destination, or no list at all"))
 	}
 	for _, d := range p.Spec.AllowedDestinations {
+		if d.Namespace != "" || d.Service != "" {
+			named, err := namedDestination(d)
+			if err != nil {
+				fail("spec.allowedDestinations", err)
+			} else if !slices.ContainsFunc(peer.Named, named.Same) {
+				peer.Named = append(peer.Named, named)
+			}
+			continue
+		}
 		prefix, err := parsePrefix(strings.TrimSpace(d.Prefix), true)
 		if err != nil {
 			fail("spec.allowedDestinations", err)
@@ -106,7 +117,10 @@ func ParsePeer(p api.Peer) (model.Peer, error) {
 		peer.Destinations = append(peer.Destinations, prefix)
 	}
 	peer.Destinations = sorted(peer.Destinations)
-	if peer.DefaultRoute && len(peer.Destinations) > 0 {
+	slices.SortFunc(peer.Named, func(a, b model.NamedDestination) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service))
+	})
+	if peer.DefaultRoute && peer.Limited() {
 		fail("spec.allowedDestinations", errors.New("what comes in by a default route may be from anywhere and cannot be limited: take the list or spec.defaultRoute away"))
 	}
 	if p.Spec.Endpoint != nil {
@@ -122,6 +136,24 @@ func ParsePeer(p api.Peer) (model.Peer, error) {
 	}
 	return peer, nil
 }
+
+// namedDestination reads a destination that is no prefix.
+func namedDestination(d api.Destination) (model.NamedDestination, error) {
+	switch {
+	case d.Prefix != "":
+		return model.NamedDestination{}, errors.New("want a prefix, or a namespace with or without a service in it, not both")
+	case d.Namespace == "":
+		return model.NamedDestination{}, fmt.Errorf("service %q is in a namespace: say which", d.Service)
+	}
+	for _, name := range []string{d.Namespace, d.Service} {
+		if name != "" && !objectName.MatchString(name) {
+			return model.NamedDestination{}, fmt.Errorf("%q: want a name of at most 63 small letters, digits and dashes", name)
+		}
+	}
+	return model.NamedDestination{Namespace: d.Namespace, Service: d.Service}, nil
+}
+
+var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // peerEndpoint prefers the address where both an address and a name are given,
 // as Kilo documented. Both must be right.

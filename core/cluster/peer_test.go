@@ -57,7 +57,7 @@ func TestPeer(t *testing.T) {
 		`allowedIPs=["10.5.0.9/24","fd00:5::1/128","10.5.0.0/24"]`,
 		`endpoint={"dnsOrIP":{"dns":"Home.Example.TEST."},"port":51820}`,
 		`persistentKeepalive=25`, `presharedKey="`+presharedKey+`"`, `expiresAt="2027-01-31T19:00:00+01:00"`,
-		`allowedDestinations=[{"prefix":"10.96.0.10"},{"prefix":"10.244.1.9/16"}]`))
+		`allowedDestinations=[{"prefix":"10.96.0.10"},{"namespace":"shop","service":"web"},{"prefix":"10.244.1.9/16"},{"namespace":"dev"},{"namespace":"shop","service":"web"}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,8 @@ func TestPeer(t *testing.T) {
 		Endpoint:   model.Endpoint{Host: "home.example.test", Port: 51820},
 		Keepalive:  25 * time.Second,
 		ExpiresAt:  time.Date(2027, 1, 31, 18, 0, 0, 0, time.UTC), Destinations: prefixes("10.96.0.10/32", "10.244.0.0/16"),
-		Seq: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixNano(),
+		Named: []model.NamedDestination{{Namespace: "dev"}, {Namespace: "shop", Service: "web"}},
+		Seq:   time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixNano(),
 	}
 	if diff := cmp.Diff(want, got, byValue); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -118,6 +119,10 @@ func TestPeerRefused(t *testing.T) {
 		{`expiresAt="tomorrow"`, []string{"spec.expiresAt", "2027-01-31T18:00:00Z"}},
 		{`allowedDestinations=[]`, []string{"spec.allowedDestinations", "at least one"}},
 		{`allowedDestinations=[{"prefix":"web"}]`, []string{"spec.allowedDestinations", `"web"`}},
+		{`allowedDestinations=[{"service":"web"}]`, []string{"spec.allowedDestinations", `"web"`, "say which"}},
+		{`allowedDestinations=[{"namespace":"shop","prefix":"10.96.0.10"}]`, []string{"spec.allowedDestinations", "not both"}},
+		{`allowedDestinations=[{"namespace":"Shop/x"}]`, []string{"spec.allowedDestinations", `"Shop/x"`}},
+		{`allowedDestinations=[{}]`, []string{"spec.allowedDestinations"}},
 		{`defaultRoute="yes"`, []string{"spec.defaultRoute", "want a bool"}},
 	} {
 		t.Run(c.field, func(t *testing.T) {

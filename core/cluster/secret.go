@@ -1,10 +1,8 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,95 +19,65 @@ const NoPresharedKey = "NoPresharedKey"
 // DefaultNamespace is the agents' namespace where nobody says another.
 const DefaultNamespace = "kube-system"
 
-// secretState is what is known of one Secret.
-type secretState struct {
-	source  *source
-	stop    context.CancelFunc
-	entries map[string]model.PresharedKey
-	// bad are entries that are there and no keys.
-	bad map[string]error
+// presharedSecret is what is known of one Secret.
+type presharedSecret struct {
+	keys map[string]model.PresharedKey
+	bad  map[string]error // entries that are there and no keys
 }
 
 // secretStore watches the Secrets that Peers name, each by its name: agents may
 // see no others.
 type secretStore struct {
-	changed func() // something is new
-
-	mu     sync.Mutex
-	start  func(name string, s *secretState) // nil unless run runs
-	states map[string]*secretState
+	*onDemand[string, presharedSecret]
 }
 
 func newSecretStore(changed func()) *secretStore {
-	return &secretStore{changed: changed, states: make(map[string]*secretState)}
+	return &secretStore{newOnDemand[string, presharedSecret](changed)}
 }
 
-// want says which Secrets are in use.
-func (d *secretStore) want(peers []model.Peer) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// wantFor says which Secrets are in use.
+func (d *secretStore) wantFor(peers []model.Peer) {
 	used := map[string]bool{}
 	for i := range peers {
 		if name := peers[i].PresharedKeyFrom.Secret; name != "" {
 			used[name] = true
 		}
 	}
-	for name, s := range d.states {
-		if !used[name] {
-			if s.stop != nil {
-				s.stop()
-			}
-			delete(d.states, name)
-		}
-	}
-	for name := range used {
-		s := d.states[name]
-		if s == nil {
-			s = &secretState{}
-			d.states[name] = s
-		}
-		if s.stop == nil && d.start != nil {
-			d.start(name, s)
-		}
-	}
+	d.want(used)
 }
 
 // get returns the preshared key in an entry. Without one, why says what is
 // missing, and answered whether that is the API server's word or it has not
 // spoken yet.
 func (d *secretStore) get(e model.SecretEntry) (key model.PresharedKey, why string, answered bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := d.states[e.Secret]
-	if s == nil || s.source == nil {
-		return key, "", false
-	}
-	answered, trouble := s.source.state()
-	key, found := s.entries[e.Entry]
-	switch bad := s.bad[e.Entry]; {
-	case found:
-		return key, "", true
-	case trouble != "":
-		return key, trouble, answered
-	case bad != nil:
-		return key, fmt.Sprintf("entry %q: %v", e.Entry, bad), answered
-	case s.entries == nil:
-		return key, "there is no such Secret", answered
-	}
-	return key, fmt.Sprintf("it has no entry %q", e.Entry), answered
+	d.look(e.Secret, func(objects map[string]presharedSecret, trouble string, spoken bool) {
+		secret, there := objects[e.Secret]
+		var found bool
+		key, found = secret.keys[e.Entry]
+		answered = spoken || found
+		switch bad := secret.bad[e.Entry]; {
+		case found:
+		case trouble != "":
+			why = trouble
+		case bad != nil:
+			why = fmt.Sprintf("entry %q: %v", e.Entry, bad)
+		case !there:
+			why = "there is no such Secret"
+		default:
+			why = fmt.Sprintf("it has no entry %q", e.Entry)
+		}
+	})
+	return key, why, answered
 }
 
-// set takes what a Secret holds; nil: there is none.
-func (d *secretStore) set(name string, s *corev1.Secret) {
-	d.mu.Lock()
-	if have := d.states[name]; have != nil {
-		have.entries, have.bad = nil, nil
-		if s != nil {
-			have.entries, have.bad = presharedKeys(s)
-		}
+// readSecret is for onDemand.
+func readSecret(object any) (string, presharedSecret, bool) {
+	s, ok := object.(*corev1.Secret)
+	if !ok {
+		return "", presharedSecret{}, false
 	}
-	d.mu.Unlock()
-	d.changed()
+	keys, bad := presharedKeys(s)
+	return s.Name, presharedSecret{keys, bad}, true
 }
 
 // presharedKeys reads every entry of a Secret that is a preshared key.
@@ -133,37 +101,6 @@ func trimNewline(b []byte) []byte {
 		b = b[:len(b)-1]
 	}
 	return b
-}
-
-// run watches until ctx ends.
-func (d *secretStore) run(ctx context.Context, open func(name string) *source) {
-	var wg sync.WaitGroup
-	d.mu.Lock()
-	d.start = func(name string, s *secretState) {
-		one, stop := context.WithCancel(ctx)
-		s.stop, s.source = stop, open(name)
-		s.source.report = d.changed
-		s.source.changed = func(object any, _ bool) {
-			if secret, ok := object.(*corev1.Secret); ok {
-				d.set(name, secret)
-			}
-		}
-		s.source.deleted = func(any) { d.set(name, nil) }
-		source := s.source
-		wg.Go(func() {
-			defer stop()
-			_ = source.run(one)
-		})
-	}
-	for name, s := range d.states {
-		d.start(name, s)
-	}
-	d.mu.Unlock()
-	<-ctx.Done()
-	d.mu.Lock()
-	d.start = nil
-	d.mu.Unlock()
-	wg.Wait()
 }
 
 // secretSource watches one Secret.

@@ -141,12 +141,38 @@ type Peer struct {
 	DefaultRoute bool `json:"defaultRoute,omitempty"`
 	// ExpiresAt is when the Peer's access ends; zero: never.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// Destinations limit what the Peer may begin to speak to, as it addresses
-	// it; empty: nothing does. Sorted.
-	Destinations []netip.Prefix `json:"destinations,omitempty"`
+	// Destinations and Named limit what the Peer may begin to speak to, as it
+	// addresses it; both empty: nothing does. Sorted.
+	Destinations []netip.Prefix     `json:"destinations,omitempty"`
+	Named        []NamedDestination `json:"named,omitempty"`
 	// Seq orders Peers by age: creation time as the API server's one clock
 	// gave it, in nanoseconds since 1970. Ties go by UID.
 	Seq int64 `json:"seq,omitempty"`
+}
+
+// Limited tells whether the Peer may begin to speak to its destinations alone.
+func (p *Peer) Limited() bool { return len(p.Destinations)+len(p.Named) > 0 }
+
+// NamedDestination is a Service, or all that is in a namespace, which a Peer may
+// speak to.
+type NamedDestination struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service,omitempty"` // "": the whole namespace
+	// Addresses are what is known of it, sorted; none: nobody may be spoken to.
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+}
+
+// Same tells whether both name the same.
+func (d NamedDestination) Same(o NamedDestination) bool {
+	return d.Namespace == o.Namespace && d.Service == o.Service
+}
+
+// String returns "namespace shop" or "Service shop/api".
+func (d NamedDestination) String() string {
+	if d.Service == "" {
+		return "namespace " + d.Namespace
+	}
+	return "Service " + d.Namespace + "/" + d.Service
 }
 
 // SecretEntry names one entry of a Kubernetes Secret in the agents' namespace.

@@ -165,12 +165,16 @@ func (p *planner) limits(s *sets) state.Chain {
 	}
 	for i := range p.snapshot.Peers {
 		peer := &p.snapshot.Peers[i]
-		if len(peer.Destinations) == 0 {
+		if !peer.Limited() {
 			continue
+		}
+		destinations := slices.Clone(peer.Destinations)
+		for _, named := range peer.Named {
+			destinations = append(destinations, named.Addresses...)
 		}
 		by, to := bySet+setWord(peer.Name), toSet+setWord(peer.Name)
 		s.add(by, sortedPrefixes(peer.AllowedIPs))
-		s.add(to, sortedPrefixes(peer.Destinations))
+		s.add(to, sortedPrefixes(destinations))
 		for _, v6 := range []bool{false, true} {
 			if !s.has(by, v6) {
 				continue

@@ -257,6 +257,14 @@ func parsePeer(t *testing.T, name string, fields []string) model.Peer {
 			p.Keepalive, _ = time.ParseDuration(v)
 		case "to":
 			p.Destinations = prefixes(v)
+		case "named": // NAMESPACE/SERVICE@PREFIX,PREFIX
+			who, where, _ := strings.Cut(v, "@")
+			named := model.NamedDestination{}
+			named.Namespace, named.Service, _ = strings.Cut(who, "/")
+			if where != "" {
+				named.Addresses = prefixes(where)
+			}
+			p.Named = append(p.Named, named)
 		case "default":
 			p.DefaultRoute = true
 		case "seq":

@@ -17,6 +17,22 @@ type Finding struct {
 	Where string `json:"where"` // "node/e1", "location/east", "peer/laptop"
 	Why   string `json:"why"`   // why it matters, with the values
 	Do    string `json:"do"`    // what to do
+	// Note tells that nothing is broken: it could be better.
+	Note bool `json:"note,omitempty"`
+}
+
+// Same tells whether both are about one thing. What is said of it may differ: it
+// holds numbers that change.
+func (f Finding) Same(o Finding) bool { return f.What == o.What && f.Where == o.Where }
+
+// Lasting leaves of what was found earlier what is found again, as it is told now.
+func Lasting(earlier, now []Finding) []Finding {
+	return slices.DeleteFunc(slices.Clone(now), func(f Finding) bool { return !slices.ContainsFunc(earlier, f.Same) })
+}
+
+// Broken tells whether one of the findings is more than a note.
+func Broken(list []Finding) bool {
+	return slices.ContainsFunc(list, func(f Finding) bool { return !f.Note })
 }
 
 // stale is how old the last handshake of two nodes that should be in touch may be:
@@ -36,7 +52,11 @@ func Findings(s model.Snapshot, warnings []model.Warning, live map[string]*repor
 		all = append(all, st.Warnings...)
 	}
 	for _, w := range all {
+		if w.Kind == "PodMTU" {
+			continue // told already, with its values
+		}
 		f.add(w.Kind, w.Object, w.Message, "what the message says; it is told on the object too: kubectl get events")
+		f.list[len(f.list)-1].Note = w.Note
 	}
 	slices.SortFunc(f.list, func(a, b Finding) int {
 		return strings.Compare(a.Where+"\x00"+a.What+"\x00"+a.Why, b.Where+"\x00"+b.What+"\x00"+b.Why)
@@ -52,7 +72,7 @@ type findings struct {
 }
 
 func (f *findings) add(what, where, why, do string) {
-	f.list = append(f.list, Finding{what, where, why, do})
+	f.list = append(f.list, Finding{What: what, Where: where, Why: why, Do: do})
 }
 
 // nodes: who has no agent, and whose agent is not well.
@@ -88,6 +108,7 @@ func (f *findings) nodes(silent map[string]string) {
 		if a := st.Adapter; a.BestPodMTU > 0 && a.PodMTU > a.BestPodMTU {
 			f.add("PodMTU", where, fmt.Sprintf("pods of the node have an MTU of %d bytes, and %d are what fits every way to other locations: TCP is clamped, other large packets are refused", a.PodMTU, a.BestPodMTU),
 				fmt.Sprintf("give the CNI's network an MTU of %d", a.BestPodMTU))
+			f.list[len(f.list)-1].Note = true // as agents hold it
 		}
 	}
 }
@@ -222,7 +243,11 @@ func (f *findings) paths() {
 func FindingText(list []Finding) string {
 	var b strings.Builder
 	for _, f := range list {
-		fmt.Fprintf(&b, "%s  %s\n    %s\n    do: %s\n", f.What, oneLine(f.Where), oneLine(f.Why), oneLine(f.Do))
+		note := ""
+		if f.Note {
+			note = "  (a note: nothing is broken)"
+		}
+		fmt.Fprintf(&b, "%s  %s%s\n    %s\n    do: %s\n", f.What, oneLine(f.Where), note, oneLine(f.Why), oneLine(f.Do))
 	}
 	return b.String()
 }

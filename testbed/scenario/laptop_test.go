@@ -73,6 +73,46 @@ spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
 		})
 	}
 	ok(t, l.Pod("b2").Ping(t.Context(), netip.MustParseAddr("10.5.0.1")))
+
+	// By name: a Service, which it reaches and nothing behind it; then all pods of a
+	// namespace, and no node.
+	service := must(l.Expose(t.Context(), "for-laptop", l.Pod("b2")))(t)
+	ask := func() error {
+		name, err := laptop.Get(t.Context(), fmt.Sprintf("http://%s/name", service))
+		if err == nil && strings.TrimSpace(name) != l.Pod("b2").Name {
+			err = fmt.Errorf("%q answers at %s", name, service)
+		}
+		return err
+	}
+	patch(`{"allowedDestinations":[{"namespace":"default","service":"for-laptop"}]}`)
+	for _, to := range targets {
+		eventually(t, 10*time.Second, func() error {
+			if laptop.Ping(t.Context(), to.Addr) == nil {
+				return fmt.Errorf("limited to the Service for-laptop it still reaches %s", to.Name)
+			}
+			return nil
+		})
+	}
+	eventually(t, 10*time.Second, ask)
+	patch(`{"allowedDestinations":[{"namespace":"default"}]}`)
+	for _, to := range targets {
+		pod := l.Spec.PodNetwork.Contains(to.Addr)
+		eventually(t, 10*time.Second, func() error {
+			if err := laptop.Ping(t.Context(), to.Addr); pod != (err == nil) {
+				return fmt.Errorf("limited to the namespace default, to %s: %v", to.Name, err)
+			}
+			return nil
+		})
+	}
+	ok(t, ask())
+	patch(`{"allowedDestinations":[{"namespace":"kube-system"}]}`)
+	eventually(t, 10*time.Second, func() error {
+		if ask() == nil || laptop.Ping(t.Context(), a1.Addr) == nil {
+			return fmt.Errorf("limited to another namespace it still reaches this one")
+		}
+		return nil
+	})
+
 	patch(`{"allowedDestinations":null}`)
 	eventually(t, 10*time.Second, func() error { return laptop.Ping(t.Context(), l.Pod("b2").Addr) })
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ func TestPeerValidation(t *testing.T) {
 		"host-bits":        "publicKey: " + goodKey + ", allowedIPs: [10.5.0.1/24, 10.5.0.2/24, 'fd00::1/64']",
 		"until":            with("expiresAt: '2027-01-31T18:00:00Z'"),
 		"limited":          with("allowedDestinations: [{prefix: 10.96.0.10}, {prefix: 10.244.0.0/16}]"),
+		"limited-by-name":  with("allowedDestinations: [{namespace: shop}, {namespace: shop, service: web}, {prefix: 10.96.0.10}]"),
 		"exit":             "publicKey: " + goodKey + ", allowedIPs: [0.0.0.0/0], defaultRoute: true",
 		"key-in-a-secret":  with("presharedKeySecretRef: {}"),
 		"key-in-another":   with("presharedKeySecretRef: {name: vpn, key: psk}"),
@@ -84,6 +86,11 @@ func TestPeerValidation(t *testing.T) {
 		{with("expiresAt: tomorrow"), "spec.expiresAt"},
 		{with("allowedDestinations: []"), "spec.allowedDestinations"},
 		{with("allowedDestinations: [{prefix: web}]"), "want an address or a prefix, such as 10.96.0.10 or 10.244.0.0/16"},
+		{with("allowedDestinations: [{}]"), "want a prefix, or a namespace with or without a service in it"},
+		{with("allowedDestinations: [{namespace: shop, prefix: 10.96.0.10}]"), "want a prefix, or a namespace with or without a service in it"},
+		{with("allowedDestinations: [{service: web, prefix: 10.96.0.10}]"), "a Service is in a namespace: say which"},
+		{with("allowedDestinations: [{namespace: Shop}]"), "want the name of a namespace"},
+		{with("allowedDestinations: [{namespace: shop, service: web.shop}]"), "want the name of a Service"},
 		{"publicKey: " + goodKey + ", allowedIPs: [0.0.0.0/0], defaultRoute: true, allowedDestinations: [{prefix: 10.96.0.10}]", "cannot be limited"},
 	} {
 		said, err := s.try("refused", c.spec)
@@ -173,4 +180,71 @@ func TestPeerKeysAndTimes(t *testing.T) {
 	if got := fmt.Sprint(loaded); strings.Contains(got, secretKey) {
 		t.Error("the snapshot prints a preshared key")
 	}
+}
+
+// What a Peer may speak to by name follows what stands in the namespace. While an
+// agent may not see that, the Peer may speak to nothing of it.
+func TestPeerDestinations(t *testing.T) {
+	s := start(t)
+	s.apply("crds.yaml")
+	s.apply("rbac.yaml")
+	s.kubectl("", "wait", "--for=condition=Established", "crd/peers.kilo.squat.ai")
+	s.node(t.Context(), "e1", "10.0.0.1", nil)
+	s.kubectl("", "create", "namespace", "shop")
+	s.kubectl("", "create", "service", "clusterip", "web", "--namespace=shop", "--tcp=80")
+	clusterIP := s.kubectl("", "get", "service", "web", "--namespace=shop", "--output=jsonpath={.spec.clusterIP}")
+	pod := func(name, ip string, hostNetwork bool) {
+		s.kubectl(fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: shop}, spec: {nodeName: e1, hostNetwork: %v, automountServiceAccountToken: false, containers: [{name: c, image: i}]}}`, name, hostNetwork), "apply", "--filename=-")
+		s.kubectl("", "patch", "pod", name, "--namespace=shop", "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(`{"status":{"phase":"Running","podIP":%[1]q,"podIPs":[{"ip":%[1]q}]}}`, ip))
+	}
+	pod("one", "10.244.1.5", false)
+	pod("host", "10.0.0.1", true)
+	c, _ := agent(s, "e1", t.TempDir())
+	put := func(to string) {
+		t.Helper()
+		if said, err := s.try("guest", "publicKey: "+goodKey+", allowedIPs: [10.5.0.1/32], allowedDestinations: ["+to+"]"); err != nil {
+			t.Fatal(said)
+		}
+	}
+	may := func(what string, want ...string) {
+		t.Helper()
+		slices.Sort(want)
+		sees(s, c, true, what, func(s model.Snapshot, _ []model.Warning) bool {
+			if len(s.Peers) != 1 || !s.Peers[0].Limited() {
+				return false
+			}
+			var got []string
+			for _, d := range s.Peers[0].Named {
+				for _, p := range d.Addresses {
+					got = append(got, p.Addr().String())
+				}
+			}
+			slices.Sort(got)
+			return slices.Equal(got, want)
+		})
+	}
+	put("{namespace: shop, service: web}")
+	may("the Service alone", clusterIP)
+	put("{namespace: shop}")
+	may("the Service and the pod of its own", clusterIP, "10.244.1.5")
+	pod("two", "10.244.1.6", false)
+	may("one pod more", clusterIP, "10.244.1.5", "10.244.1.6")
+	s.kubectl("", "delete", "pod", "one", "--namespace=shop", "--force", "--grace-period=0")
+	may("one pod less", clusterIP, "10.244.1.6")
+
+	put("{namespace: shop, service: db}")
+	sees(s, c, true, "a word about the Service that is not there", func(s model.Snapshot, w []model.Warning) bool {
+		return len(s.Peers) == 1 && s.Peers[0].Limited() && len(s.Peers[0].Named[0].Addresses) == 0 && has(w, cluster.NoSuchDestination, "peer/guest")
+	})
+	s.kubectl("", "create", "service", "clusterip", "db", "--namespace=shop", "--clusterip=None")
+	s.kubectl(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: db-1, namespace: shop, labels: {kubernetes.io/service-name: db}}, addressType: IPv4, endpoints: [{addresses: [10.244.1.9]}]}`, "apply", "--filename=-")
+	may("what is behind a headless Service", "10.244.1.9")
+
+	s.kubectl("", "create", "namespace", "dev")
+	s.kubectl("", "delete", "clusterrole", "kilo")
+	s.kubectl("", "create", "clusterrole", "kilo", "--verb=list,watch", "--resource=nodes,peers.kilo.squat.ai")
+	put("{namespace: dev}")
+	sees(s, c, true, "a word about the rights", func(s model.Snapshot, w []model.Warning) bool {
+		return len(s.Peers) == 1 && s.Peers[0].Limited() && len(s.Peers[0].Named[0].Addresses) == 0 && has(w, cluster.NoSuchDestination, "peer/guest")
+	})
 }
