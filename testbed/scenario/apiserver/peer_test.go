@@ -191,6 +191,7 @@ func TestPeerDestinations(t *testing.T) {
 	s.kubectl("", "wait", "--for=condition=Established", "crd/peers.kilo.squat.ai")
 	s.node(t.Context(), "e1", "10.0.0.1", nil)
 	s.kubectl("", "create", "namespace", "shop")
+	s.kubectl("", "create", "serviceaccount", "default", "--namespace=shop") // no controller makes it
 	s.kubectl("", "create", "service", "clusterip", "web", "--namespace=shop", "--tcp=80")
 	clusterIP := s.kubectl("", "get", "service", "web", "--namespace=shop", "--output=jsonpath={.spec.clusterIP}")
 	pod := func(name, ip string, hostNetwork bool) {
