@@ -46,7 +46,7 @@ func (s *answers) facts(n node) adapter.Facts {
 		CNI:               Name,
 		Mode:              s.mode(),
 		PodPrefixes:       n.prefixes,
-		NodesOnly:         s.tunnels(),
+		NodesOnly:         s.tunnels() && !s.bpfHostRouting(),
 		Unnumbered:        true,
 		DeviceMTU:         int(s.config.DeviceMTU),
 		PodMTU:            int(s.config.DeviceMTU),
@@ -59,7 +59,7 @@ func (s *answers) facts(n node) adapter.Facts {
 	if route := int(s.config.RouteMTU); route > 0 {
 		f.PodMTU = route // of their routes, which is what they go by
 	}
-	if f.NodesOnly {
+	if s.tunnels() {
 		f.PodOverhead = tunnelOverhead
 		// Cilium takes its tunnel's own headers off what is set.
 		f.PodMTUSetting.Add = max(f.DeviceMTU-f.PodMTU, 0)
@@ -74,6 +74,14 @@ func (s *answers) facts(n node) adapter.Facts {
 		}
 	}
 	return f
+}
+
+// bpfHostRouting tells that Cilium brings pods' packets past the kernel's firewall.
+// In tunnel mode what pods send to a node, not to its pods, then leaves with the
+// pod's own address, so that pod prefixes have to cross too; what pods say to pods
+// is inside Cilium's tunnel before any route is asked.
+func (s *answers) bpfHostRouting() bool {
+	return s.health.Routing.IntraHostRoutingMode == models.RoutingIntraHostRoutingModeBPF
 }
 
 // mode is for people: "tunnel vxlan, host routing legacy".

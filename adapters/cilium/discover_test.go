@@ -70,6 +70,27 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
+func bpfHostRouting(s *said) { s.part("routing")["intra-host-routing-mode"] = "BPF" }
+
+// In tunnel mode what pods send to nodes has the pods' addresses where Cilium
+// brings it past the kernel's firewall, so those have to cross as well; what pods
+// send to pods is tunnelled all the same.
+func TestDiscoverTunnelWithBPFHostRouting(t *testing.T) {
+	legacy, err := discover(t, "tunnel", onePrefix, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bpf, err := discover(t, "tunnel", onePrefix, bpfHostRouting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := legacy
+	want.NodesOnly, want.Mode = false, "tunnel vxlan, host routing bpf, masquerading by iptables"
+	if d := cmp.Diff(want, bpf, compare); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
 // The node's prefixes are its CiliumNode's, whoever gave them.
 func TestDiscoverPodPrefixes(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -154,8 +175,7 @@ func TestWarnings(t *testing.T) {
 			kind: "CiliumHostFirewall", words: []string{"51820", "world", "remote-node", "8473"}},
 		"nodes that cannot be reached directly": {dir: "native", change: func(s *said) { s.option("DirectRoutingSkipUnreachable", false) },
 			kind: "CiliumDirectRouting", words: []string{"directRoutingSkipUnreachable"}},
-		"BPF host routing in tunnel mode": {dir: "tunnel", change: func(s *said) { s.part("routing")["intra-host-routing-mode"] = "BPF" },
-			kind: "CiliumHostRouting", words: []string{"nodes", "bpf.hostLegacyRouting", "routingMode"}},
+		"BPF host routing in tunnel mode": {dir: "tunnel", change: bpfHostRouting},
 		"BPF host routing in native mode": {dir: "native-bpf"},
 		"encryption": {dir: "tunnel", change: func(s *said) { s.part("encryption")["mode"] = "Wireguard" },
 			kind: "CiliumEncryption", words: []string{"Wireguard", "twice", "encryption.enabled"}},

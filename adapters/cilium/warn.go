@@ -31,11 +31,6 @@ func (s *answers) warnings(o *Options, n node) []model.Warning {
 	if !s.tunnels() && s.flag("EnableAutoDirectRouting") && !s.flag("DirectRoutingSkipUnreachable") {
 		warn("CiliumDirectRouting", "Cilium routes natively and takes nodes of other subnets for an error, which it tries to mend again and again. Set directRoutingSkipUnreachable to true in Cilium's Helm values (direct-routing-skip-unreachable)")
 	}
-	if s.tunnels() && s.health.Routing.IntraHostRoutingMode == models.RoutingIntraHostRoutingModeBPF {
-		// Only node addresses cross, so such a packet has to get its node's, which
-		// the kernel's firewall would give it.
-		warn("CiliumHostRouting", "Cilium tunnels pods and brings their packets past the kernel's firewall (BPF host routing): pods reach pods of other locations, but not the addresses of their nodes. Set bpf.hostLegacyRouting to true in Cilium's Helm values, or routingMode to native")
-	}
 	if e := s.health.Encryption; e != nil && e.Mode != "" && e.Mode != models.EncryptionStatusModeDisabled {
 		warn("CiliumEncryption", "Cilium encrypts too (%s): what crosses locations is encrypted twice, at the cost of throughput and MTU. Set encryption.enabled to false in Cilium's Helm values, unless what stays inside a location has to be encrypted as well", e.Mode)
 		out[len(out)-1].Note = true

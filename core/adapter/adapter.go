@@ -66,7 +66,8 @@ type Facts struct {
 	// PodMTUSetting is where a person changes the latter.
 	PodMTUSetting Setting
 	// PodOverhead is what the CNI adds, in bytes, to a pod's packet for another
-	// location: its own tunnel's headers where NodesOnly, otherwise 0.
+	// location: the headers of its own tunnel, where it has one that rides on ours,
+	// otherwise 0.
 	PodOverhead int
 	// NextHops are the CNI's own routes to the pod prefixes of other nodes, as
 	// they stand in main. Sorted by prefix.

@@ -51,7 +51,7 @@ func (p *planner) adviseMTU() {
 		do = fmt.Sprintf("set %s to %d; pods get it when they are made anew", set.Where, best+set.Add)
 	}
 	what := "TCP is made to fit; anything else that is larger is refused and has to be sent again"
-	if p.facts.Adapter.NodesOnly {
+	if p.facts.Adapter.PodOverhead > 0 {
 		what = fmt.Sprintf("Inside the CNI's own tunnel, which adds %d, larger packets, TCP's too, travel in two pieces, at a fraction of the throughput", p.facts.Adapter.PodOverhead)
 	}
 	// Not which way is the narrowest: that changes while nodes come and go, and

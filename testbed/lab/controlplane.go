@@ -138,7 +138,7 @@ func (l *Lab) startControlPlane(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	if err := l.waitForAPI(ctx, time.Minute); err != nil {
+	if err := l.waitForAPI(ctx, 3*time.Minute); err != nil {
 		return err
 	}
 	if err := cp.startDaemon(ctx, tools.KubeControllerManager, l.tools[tools.KubeControllerManager],

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +20,8 @@ import (
 )
 
 // EchoPort is where every pod answers HTTP: /source with the caller's address,
-// /name with the pod's name, /bytes?n=N with N bytes.
+// /name with the pod's name, /bytes?n=N with N bytes, /datagrams with the lengths
+// of what came in over UDP at the same port, to which nobody answers.
 const EchoPort = 8080
 
 // Echo is the process of a pod: it serves EchoPort until it is killed.
@@ -38,7 +40,62 @@ func Echo(name string) error {
 		}
 		w.Write(make([]byte, n))
 	})
+	udp, err := net.ListenPacket("udp", fmt.Sprintf(":%d", EchoPort))
+	if err != nil {
+		return err
+	}
+	var d datagrams
+	mux.HandleFunc("/datagrams", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, d.String()) })
+	go d.read(udp)
 	return http.ListenAndServe(fmt.Sprintf(":%d", EchoPort), mux)
+}
+
+// datagrams are the lengths of those that came in, without headers.
+type datagrams struct {
+	mu      sync.Mutex
+	lengths []int
+}
+
+func (d *datagrams) read(from net.PacketConn) {
+	buffer := make([]byte, 1<<16)
+	for {
+		n, _, err := from.ReadFrom(buffer)
+		if err != nil {
+			return // closed: the process ends
+		}
+		d.mu.Lock()
+		d.lengths = append(d.lengths, n)
+		d.mu.Unlock()
+	}
+}
+
+// String has a length a line.
+func (d *datagrams) String() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var b strings.Builder
+	for _, n := range d.lengths {
+		fmt.Fprintln(&b, n)
+	}
+	return b.String()
+}
+
+// Datagrams are the lengths of what came in over UDP at the pod's EchoPort, in
+// bytes without headers.
+func (p *Pod) Datagrams(ctx context.Context) ([]int, error) {
+	text, err := p.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/datagrams", EchoPort))
+	if err != nil {
+		return nil, err
+	}
+	var lengths []int
+	for _, word := range strings.Fields(text) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("%s: /datagrams said %q: %w", p.Name, text, err)
+		}
+		lengths = append(lengths, n)
+	}
+	return lengths, nil
 }
 
 // writeCNIConfig writes what Flannel's own CNI plugin would delegate to, from
@@ -107,13 +164,24 @@ func (l *Lab) startPod(ctx context.Context, m *Machine, name string) error {
 	}
 	// The namespace has a name on its node and nowhere else.
 	ns := "/run/netns/" + name
+	// Cilium's plugin waits 90 seconds for its agent, which has much to compile on
+	// a busy machine; a kubelet tries again, and so does this, up to two times.
 	out, err := m.Exec(ctx, "/bin/sh", "-euc", `
 		touch "$1"
 		mount --bind "$2" "$1"
 		export CNI_PATH=$3 NETCONFPATH=/etc/cni/net.d
 		export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=$7;K8S_POD_NAME=$4"
-		exec "$5" add "$6" "$1"
-	`, "sh", ns, netnsPath(pid), l.cniPath(), name, l.tools[tools.CNITool], l.Spec.CNI.network(), p.Namespace)
+		for again in yes yes no; do
+			if said=$("$5" add "$6" "$1" 2>"$8"); then
+				printf %s "$said"
+				exit
+			fi
+			grep -q "Cilium API client timeout exceeded" "$8" && [ $again = yes ] || break
+			"$5" del "$6" "$1" >/dev/null 2>&1 || true
+		done
+		cat "$8" >&2
+		exit 1
+	`, "sh", ns, netnsPath(pid), l.cniPath(), name, l.tools[tools.CNITool], l.Spec.CNI.network(), p.Namespace, "/run/cni-"+name)
 	if err != nil {
 		return fmt.Errorf("pod %s: attach it: %w", name, err)
 	}

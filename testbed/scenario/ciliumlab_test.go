@@ -87,6 +87,8 @@ func ciliumModes() []ciliumMode {
 		}, []string{`"inter-host-routing-mode":"Native"`, `"intra-host-routing-mode":"BPF"`}},
 		{"chained", func(s *lab.Spec) { s.CNI = lab.CNIChained },
 			[]string{`"cni-chaining":{"mode":"generic-veth"}`}},
+		{"tunnel-bpf", func(s *lab.Spec) { s.CNI, s.Cilium.HostRouting = lab.CNICilium, lab.HostRoutingBPF },
+			[]string{`"inter-host-routing-mode":"Tunnel"`, `"intra-host-routing-mode":"BPF"`}},
 	}
 }
 
