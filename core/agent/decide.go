@@ -71,6 +71,8 @@ type memory struct {
 	// would not.
 	due       time.Time
 	dueReason string
+	// wireGuard are the addresses that the node published and has read back.
+	wireGuard []netip.Addr
 }
 
 // decision is what one pass wants done. Nothing is done yet.
@@ -129,7 +131,7 @@ func (c *Config) decide(w *world, m memory) decision {
 	d.memory.published = follow(w, d.wanted.Peers(), d.memory.published)
 
 	c.claim(w, mesh, me, &d)
-	c.addresses(mesh, &d)
+	c.addresses(w, me, mesh, &d)
 	if me != nil {
 		d.published.Discovered = learned(&w.snapshot, d.wanted.Peers(), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
 	}
@@ -253,15 +255,39 @@ func allSpoke(l *plan.Location) bool {
 
 // addresses decides which WireGuard addresses the node claims or keeps, and its
 // place among those that can serve.
-func (c *Config) addresses(mesh *plan.Mesh, d *decision) {
-	found, err := mesh.Addresses(c.Node, c.Gateways)
+func (c *Config) addresses(w *world, me *model.Node, mesh *plan.Mesh, d *decision) {
+	from := mesh
+	if had := d.memory.wireGuard; me != nil && len(had) > 0 && !slices.Equal(had, me.WireGuardIPs) {
+		from = plan.NewMesh(c.withAddresses(w.snapshot, had))
+	}
+	found, err := from.Addresses(c.Node, c.Gateways)
 	if err != nil {
 		d.warnings = append(d.warnings, c.warning("NoWireGuardAddress", "%v", err))
+	}
+	if me != nil && len(found) > 0 && slices.Equal(found, me.WireGuardIPs) {
+		d.memory.wireGuard = found
 	}
 	d.published.WireGuardIPs = found
 	if c.FailoverPort > 0 {
 		d.published.Slot = mesh.Slot(c.Node, c.Gateways)
 	}
+}
+
+// withAddresses is a Snapshot in which the own node has the WireGuard addresses that
+// it had, as far as they are nobody else's now: whatever somebody wrote on its Node, or
+// took from it, moves no address.
+func (c *Config) withAddresses(s model.Snapshot, had []netip.Addr) model.Snapshot {
+	free := slices.DeleteFunc(slices.Clone(had), func(a netip.Addr) bool {
+		return slices.ContainsFunc(s.Nodes, func(n model.Node) bool { return n.Name != c.Node && slices.Contains(n.WireGuardIPs, a) })
+	})
+	if len(free) == 0 {
+		return s
+	}
+	s.Nodes = slices.Clone(s.Nodes)
+	if me := s.Node(c.Node); me != nil {
+		me.WireGuardIPs = free
+	}
+	return s
 }
 
 func (c *Config) warning(kind, format string, args ...any) model.Warning {

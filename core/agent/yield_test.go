@@ -131,6 +131,38 @@ func TestWhatAnotherNodeHoldsIsNotClaimed(t *testing.T) {
 	})
 }
 
+// Whoever writes over a node's WireGuard address, or takes it off its Node, moves it
+// not: the agent puts it back, unless another node took it meanwhile.
+func TestWireGuardAddressIsPutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		me := e1()
+		me.WireGuardIPs = addrs("10.4.0.7") // not the lowest that is free
+		r := start(t, me, snapshot(me, e2(), w1()), nil)
+		r.settle(time.Second)
+		for _, written := range [][]netip.Addr{nil, addrs("10.4.0.0"), addrs("10.4.9.9"), addrs("192.0.2.1")} {
+			now := *r.cluster.me()
+			now.WireGuardIPs = written
+			r.cluster.setNode(now)
+			r.settle(2 * time.Second)
+			if got := r.cluster.me().WireGuardIPs; !slices.Equal(got, me.WireGuardIPs) {
+				t.Errorf("%v was written, and %v is published", written, got)
+			}
+		}
+		r.stop()
+
+		// A second agent has no such memory; what it reads back counts.
+		thief := w1()
+		thief.WireGuardIPs = me.WireGuardIPs
+		now := me
+		now.WireGuardIPs = nil // as Resolve leaves it
+		second := start(t, me, snapshot(now, e2(), thief), nil)
+		second.settle(2 * time.Second)
+		if got := second.cluster.me().WireGuardIPs; len(got) != 1 || got[0] == thief.WireGuardIPs[0] {
+			t.Errorf("w1 has %v, and e1 publishes %v", thief.WireGuardIPs, got)
+		}
+	})
+}
+
 func warnsOf(warnings []model.Warning, kind, object, says string) bool {
 	return slices.ContainsFunc(warnings, func(w model.Warning) bool {
 		return w.Kind == kind && w.Object == object && strings.Contains(w.Message, says)

@@ -72,7 +72,7 @@ func (m *Mesh) claimants(gateways int) []*model.Node {
 
 func holds(n *model.Node, subnet netip.Prefix) netip.Addr {
 	for _, a := range n.WireGuardIPs {
-		if subnet.Contains(a) {
+		if subnet.Contains(a) && a != subnet.Masked().Addr() {
 			return a
 		}
 	}

@@ -90,6 +90,7 @@ func TestAddresses(t *testing.T) {
 		{"TC16: joining moves nobody", "node a location=a\nnode b location=b wg=10.4.0.1\nnode c location=c wg=10.4.0.2", "a", "10.4.0.0/16", "10.4.0.3", ""},
 		{"TC16: nor does leaving", "node c location=c wg=10.4.0.2", "c", "10.4.0.0/16", "10.4.0.2", ""},
 		{"outside the subnet it is given up", "node c location=c wg=10.9.0.2", "c", "10.4.0.0/16", "10.4.0.1", ""},
+		{"the subnet's own address is nobody's", "node c location=c wg=10.4.0.0", "c", "10.4.0.0/16", "10.4.0.1", ""},
 		{"two hold one: the lower UID keeps it", "node a location=a wg=10.4.0.1\nnode b location=b wg=10.4.0.1", "a", "10.4.0.0/16", "10.4.0.1", ""},
 		{"two hold one: the other claims anew", "node a location=a wg=10.4.0.1\nnode b location=b wg=10.4.0.1", "b", "10.4.0.0/16", "10.4.0.2", ""},
 		{"TC17: exhausted", "node a location=a wg=10.4.0.1\nnode b location=b wg=10.4.0.2\nnode c location=c wg=10.4.0.3\nnode d location=d", "d", "10.4.0.0/30", "", "no free address in 10.4.0.0/30"},
