@@ -38,7 +38,10 @@ other clusters. They are resources, peers.kilo.squat.ai, that kubectl handles to
 	clusters := group("cluster", "Join this cluster with another, and part them again", `Two clusters that are linked reach each other's pods, nodes and Services: each has
 the other's locations as Peers.`)
 	clusters.AddCommand(clusterLink(p, o), clusterUnlink(p, o))
-	root.AddCommand(graph(p, o), showconf, peer, clusters, status(p, o), nodes(p, o), peers(p, o), explain(p, o), check(p, o), bugreport(p, o), connect(p, o), version(p))
+	gateway := group("gateway", "Choose who serves a location: set", `Each location has one gateway that serves. It keeps the task until it fails or
+until somebody asks for another one.`)
+	gateway.AddCommand(gatewaySet(p, o))
+	root.AddCommand(graph(p, o), showconf, peer, clusters, gateway, status(p, o), nodes(p, o), peers(p, o), explain(p, o), check(p, o), bugreport(p, o), connect(p, o), version(p))
 	root.SetCompletionCommandGroupID("")
 	return root
 }

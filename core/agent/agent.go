@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -166,6 +167,9 @@ const (
 	// conditionPatience is how long after its start an agent that is not ready
 	// leaves the Node condition as it was: restarts are no news.
 	conditionPatience = 15 * time.Second
+	// armedFor is how long a node has to be armed before it takes over from a
+	// gateway that works: the others need a session with it.
+	armedFor = 3 * time.Second
 	// failingPatience is how long passes may fail before the condition says so.
 	failingPatience = 30 * time.Second
 )
@@ -197,8 +201,12 @@ type Agent struct {
 	pace       *rate.Limiter
 	retry      backoff
 	everServed bool
+	armed      time.Time // since when the own Node object names a slot; zero: it does not
 	failing    time.Time // since when every pass has failed; zero: the last did not
 	said       transitions
+
+	// ending tells that this process serves the WireGuard device.
+	ending atomic.Bool
 
 	// What follows is read by other goroutines.
 	mu       sync.Mutex
@@ -263,9 +271,20 @@ func (a *Agent) failed(event string) func(error) {
 
 // Run runs the mesh until ctx ends, and then leaves the data path as it is
 // unless CleanUp asks otherwise. A WireGuard device that this process serves
-// ends with it in any case; guard and standing unreachables stay. The error is
+// ends with it in any case; guard and standing unreachables stay. A gateway that
+// takes its device along has another node serve in its place first. The error is
 // nil after an orderly end.
-func (a *Agent) Run(ctx context.Context) error {
+func (a *Agent) Run(asked context.Context) error {
+	ctx, stop := context.WithCancel(context.WithoutCancel(asked))
+	defer stop()
+	defer context.AfterFunc(asked, func() {
+		defer stop()
+		if a.guardian != nil && (a.CleanUp || a.ending.Load()) {
+			bounded, cancel := context.WithTimeout(ctx, leaveMost+leaveAfter+time.Second)
+			defer cancel()
+			a.guardian.Leave(bounded)
+		}
+	})()
 	a.started = time.Now()
 	a.mu.Lock()
 	a.status.Started = a.started

@@ -58,6 +58,13 @@ type world struct {
 	paths map[string]int // node to the largest packet that reaches it, where known
 	// observed is what stands in the kernel; read only while it matters.
 	observed state.State
+
+	// standing tells that this node could take over now from a gateway that works
+	// (it is armed, and agents speak of it); spreading that it has, and that its
+	// Node object is not to say so yet.
+	standing, spreading bool
+	// epoch is the one that the own Node object says.
+	epoch uint64
 }
 
 // memory is what one pass leaves to the next.
@@ -83,6 +90,8 @@ type decision struct {
 	published model.Published
 	publish   bool
 	claim     plan.ClaimResult
+	// serve is the epoch under which to take over from a gateway that works; 0: not.
+	serve uint64
 
 	wanted state.State
 	report plan.Report
@@ -130,8 +139,8 @@ func (c *Config) decide(w *world, m memory) decision {
 
 	d.memory.published = follow(w, d.wanted.Peers(), d.memory.published)
 
-	c.claim(w, mesh, me, &d)
 	c.addresses(w, me, mesh, &d)
+	c.claim(w, mesh, me, &d)
 	if me != nil {
 		d.published.Discovered = learned(&w.snapshot, d.wanted.Peers(), w.heard, me.Discovered, outside(&w.snapshot, w.facts.ClusterPrefixes))
 	}
@@ -246,6 +255,21 @@ func (c *Config) claim(w *world, mesh *plan.Mesh, me *model.Node, d *decision) {
 		}
 	}
 	d.published.Epoch, d.published.Asked = d.claim.Epoch, d.claim.Asked
+	switch {
+	case d.claim.Claims && !d.claim.First && !d.claim.Failed && c.FailoverPort > 0 && d.published.Slot > 0:
+		// Nothing has failed: those who are concerned change over one after the
+		// other, and the Node object says it when they have. Who is armed only
+		// now waits until the others have it as a peer.
+		if w.standing {
+			d.serve = d.claim.Epoch
+		} else {
+			d.claim = plan.ClaimResult{}
+			d.again = soonest(d.again, time.Second)
+		}
+		d.published.Epoch, d.published.Asked = w.epoch, me.Asked
+	case w.spreading && me != nil:
+		d.published.Epoch, d.published.Asked = w.epoch, me.Asked
+	}
 }
 
 // allSpoke tells whether every node of the location that is up has an agent.

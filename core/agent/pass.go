@@ -74,6 +74,9 @@ func (a *Agent) pass(life context.Context, why reason) error {
 	a.sizer.Set(d.sizes)
 	if a.guardian != nil {
 		a.guardian.Set(dutyOf(w.snapshot, d.report.Locations, a.Node))
+		if d.serve > 0 {
+			a.guardian.Serve(d.serve)
+		}
 	}
 	a.server.Listen(a.addresses(d.published.InternalIPs, w.inputs.NodeInternalIPs))
 
@@ -96,6 +99,16 @@ func (a *Agent) gather(ctx context.Context, note func(string, error)) *world {
 	w := &world{now: time.Now(), started: a.started, live: a.prober.Live(), paths: a.sizer.MTU()}
 	w.snapshot, w.snapshotWarnings, w.synced = a.Cluster.Snapshot()
 	if a.guardian != nil {
+		if me := w.snapshot.Node(a.Node); me != nil {
+			w.epoch = me.Epoch
+			if me.Slot == 0 {
+				a.armed = time.Time{}
+			} else if a.armed.IsZero() {
+				a.armed = w.now
+			}
+			w.standing = me.Slot > 0 && w.now.Sub(a.armed) >= armedFor
+		}
+		w.spreading = a.guardian.Spreading()
 		w.snapshot = a.guardian.Apply(w.snapshot)
 	}
 	w.inputs, w.inputWarnings, w.inputsKnown = a.Cluster.Inputs()
@@ -143,7 +156,9 @@ func (a *Agent) ensureDevice(ctx context.Context, mtu int, note func(string, err
 	}
 	a.device = device
 	a.Log.Info("WireGuard device", "interface", a.Interface, "kind", device.Kind(), "mtu", mtu)
-	if done := device.Done(); done != nil {
+	done := device.Done()
+	a.ending.Store(done != nil)
+	if done != nil {
 		go func() {
 			<-done // at the latest when the agent ends
 			a.wake.Wake(becauseKernel)

@@ -24,8 +24,11 @@ const (
 	Says Kind = "says"
 	// Prove asks for a Says that is fresh, and brings the nonce for it.
 	Prove Kind = "prove"
-	// Heard acknowledges Says.
+	// Heard acknowledges Says: the sender's routes follow.
 	Heard Kind = "heard"
+	// Yield asks a node that stands by to serve in the sender's place, under an epoch
+	// above that of Claim, which is the sender's.
+	Yield Kind = "yield"
 	// Reach asks whether a node answers through its own tunnel, and Reached says so.
 	Reach   Kind = "reach"
 	Reached Kind = "reached"

@@ -17,25 +17,7 @@ func TestGatewayLosesPower(t *testing.T) {
 	if !everything() {
 		t.Skip("failover in the data path is asked for by a flag, and young: make test-all tries it")
 	}
-	spec := lab.Default()
-	spec.AgentFlags = append(slices.Clone(spec.AgentFlags), "--failover-port=51829")
-	l := mesh(t, spec)
-	for _, location := range []string{"a", "b", "c"} {
-		eventually(t, 30*time.Second, gatewayIs(t.Context(), l, location, location+"1"))
-	}
-	// Those that stand by have sessions with gateways everywhere, also from behind
-	// one NAT router to behind another.
-	eventually(t, 60*time.Second, func() error {
-		for _, n := range []string{"a2", "b2", "c2"} {
-			for line := range strings.Lines(must(l.Machine(n).Exec(t.Context(), "/usr/bin/wg", "show", "all", "latest-handshakes"))(t)) {
-				if f := strings.Fields(line); len(f) == 3 && f[2] == "0" {
-					return fmt.Errorf("%s has no session with %s on %s", n, f[1], f[0])
-				}
-			}
-		}
-		return nil
-	})
-
+	l := armed(t)
 	for _, c := range []struct {
 		off   string
 		pairs [][2]string
@@ -62,4 +44,63 @@ func TestGatewayLosesPower(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// A gateway that works hands over, because somebody wants another one or because
+// its agent ends and takes the device along: no packet is lost.
+func TestGatewayHandsOver(t *testing.T) {
+	if !everything() {
+		t.Skip("failover in the data path is asked for by a flag, and young: make test-all tries it")
+	}
+	l := armed(t)
+	pairs := [][2]string{{"a3", "b2"}, {"b2", "a3"}, {"a1", "c2"}, {"c1", "a2"}, {"b1", "a1"}, {"a2", "b1"}}
+	move := func(what, to string, change func()) {
+		t.Helper()
+		stop := pings(t, l, pairs)
+		time.Sleep(time.Second)
+		began := time.Now()
+		change()
+		eventually(t, 20*time.Second, gatewayIs(t.Context(), l, to[:1], to))
+		took := time.Since(began)
+		time.Sleep(3 * time.Second)
+		for pair, s := range stop() {
+			t.Logf("%s: %s: %s", what, pair, s)
+			if s.Lost() > 0 {
+				t.Errorf("%s: %s: %s, want none lost", what, pair, s)
+			}
+		}
+		t.Logf("%s: %s serves after %s", what, to, took.Round(10*time.Millisecond))
+	}
+	move("asked for", "a2", func() {
+		must(l.Kubectl(t.Context(), "annotate", "node", "a2", "kilo.squat.ai/leader=true"))(t)
+	})
+	move("asked for", "b2", func() {
+		must(l.Kubectl(t.Context(), "annotate", "node", "b2", "kilo.squat.ai/leader=true"))(t)
+	})
+}
+
+// armed is a lab whose agents speak of failover, with a session between any two
+// that hold a slot.
+func armed(t *testing.T) *lab.Lab {
+	t.Helper()
+	spec := lab.Default()
+	spec.AgentFlags = append(slices.Clone(spec.AgentFlags), "--failover-port=51829")
+	l := mesh(t, spec)
+	for _, location := range []string{"a", "b", "c"} {
+		eventually(t, 30*time.Second, gatewayIs(t.Context(), l, location, location+"1"))
+	}
+	// Those that stand by have sessions with gateways everywhere, also from behind
+	// one NAT router to behind another.
+	eventually(t, 60*time.Second, func() error {
+		for _, n := range []string{"a2", "b2", "c2"} {
+			for line := range strings.Lines(must(l.Machine(n).Exec(t.Context(), "/usr/bin/wg", "show", "all", "latest-handshakes"))(t)) {
+				if f := strings.Fields(line); len(f) == 3 && f[2] == "0" {
+					return fmt.Errorf("%s has no session with %s on %s", n, f[1], f[0])
+				}
+			}
+		}
+		return nil
+	})
+
+	return l
 }

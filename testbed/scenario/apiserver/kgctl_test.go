@@ -123,6 +123,25 @@ func TestKgctlPeers(t *testing.T) {
 		s.kubectl(run("showconf", "peer", "laptop", "--as-peer", "-o", form), "apply", "--dry-run=server", "--filename=-")
 	}
 
+	// A wish for another gateway reaches the node; no agent is here to follow it.
+	s.node(t.Context(), "e2", "10.0.0.2", nil)
+	second, _ := agent(s, "e2", t.TempDir())
+	sees(s, second, true, "both nodes", func(s model.Snapshot, _ []model.Warning) bool { return len(s.Nodes) == 2 })
+	said.Key, said.Epoch, said.WireGuardIPs, said.PodPrefixes = model.Key{2}, 0, nil, nil
+	said.InternalIPs = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
+	if err := second.Publish(t.Context(), said); err != nil {
+		t.Fatal(err)
+	}
+	if _, complaints, code := kgctl("gateway", "set", "east", "e2", "--timeout", "5s"); code != 1 || !strings.Contains(complaints, "does not yet; e1 does") {
+		t.Errorf("gateway set: exit code %d, %s", code, complaints)
+	}
+	if got := s.kubectl("", "get", "node", "e2", "--output=jsonpath={.metadata.annotations['kilo\\.squat\\.ai/leader']}"); got != "true" {
+		t.Errorf("node e2 carries leader=%q", got)
+	}
+	if _, complaints, code := kgctl("gateway", "set", "east", "e1"); code != 0 || !strings.Contains(complaints, "already") {
+		t.Errorf("gateway set: exit code %d, %s", code, complaints)
+	}
+
 	run("peer", "rm", "laptop")
 	sees(s, c, true, "the phone alone", func(s model.Snapshot, _ []model.Warning) bool { return peerNames(s) == "phone" })
 	if out, _, code := kgctl("--context", "nowhere-else", "peer", "list"); code != 1 || out != "" {

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kilo-overlay/kilo/core/failover"
+)
+
+const (
+	// announceFast and announceSlow are after how long those are told again who
+	// serves that have not said that they heard it, at first and later.
+	announceFast = 50 * time.Millisecond
+	announceSlow = time.Second
+	// announceAlways is how often everybody is told while a claim of this node's
+	// stands: who was away meanwhile may have nobody else to hear it from.
+	announceAlways = 5 * time.Second
+	// innerMost is how long the other locations wait for members that do not say
+	// that they heard.
+	innerMost = 500 * time.Millisecond
+	// leaveMost bounds how long a gateway that ends looks for another one, and
+	// heirFor how long each is asked.
+	leaveMost = 2 * time.Second
+	heirFor   = 400 * time.Millisecond
+	// leaveAfter is how long it carries on when another one serves: as long as
+	// the other locations may need to hear of it.
+	leaveAfter = innerMost + 300*time.Millisecond
+)
+
+// nextEpoch is the one to serve this location under.
+func (g *guardian) nextEpoch() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.book.Of(&g.duty.snapshot, g.duty.location.Name).Epoch + 1
+}
+
+// claim takes over from a gateway that has failed: everybody is told at once.
+func (g *guardian) claim(epoch uint64, now time.Time) {
+	g.log.Warn("taking over as gateway", "location", g.duty.location.Name, "from", g.duty.location.Gateway.Name, "epoch", epoch)
+	g.begin(epoch, false, now)
+}
+
+// serve takes over from a gateway that works. The old one goes on carrying what
+// still comes its way. This node's routes change first, or what members send
+// would go in circles; then those of its location, and then the other locations',
+// so that this node has seen every connection before an answer comes by it.
+func (g *guardian) serve(epoch uint64, now time.Time) {
+	if d := g.duty; d == nil || !d.standby || d.location.Gateway == nil || epoch < g.nextEpoch() {
+		return // what was asked for is over
+	}
+	g.log.Info("serving as gateway from now on", "location", g.duty.location.Name, "instead of", g.duty.location.Gateway.Name, "epoch", epoch)
+	g.begin(epoch, true, now)
+}
+
+func (g *guardian) begin(epoch uint64, planned bool, now time.Time) {
+	d := g.duty
+	g.setSpreading(planned) // before anybody sees the claim
+	if !g.note(d.location.Name, failover.Claim{Node: g.self, Epoch: epoch}) {
+		g.setSpreading(false)
+		return
+	}
+	g.began, g.stage = now, everybody
+	if planned {
+		g.stage = itself
+	}
+	g.unheard = map[string]bool{}
+	for _, l := range d.tell {
+		g.unheard[l.Node.Name] = true
+	}
+	g.tellAll(now, func(listener) bool { return true })
+}
+
+func (g *guardian) setSpreading(yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.spreading = yes
+}
+
+// Spreading tells that the node serves, and that those who read its Node object
+// are not to know yet.
+func (g *guardian) Spreading() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.spreading
+}
+
+// Serve asks for serving the location under an epoch, planned and not because
+// something failed. It never blocks; what cannot be done now may be asked again.
+func (g *guardian) Serve(epoch uint64) {
+	select {
+	case g.planned <- epoch:
+	default:
+	}
+}
+
+// note takes a claim into the book, keeps it and has the node follow it.
+func (g *guardian) note(location string, c failover.Claim) (news bool) {
+	g.mu.Lock()
+	news, err := g.book.Hear(&g.duty.snapshot, location, c)
+	if news {
+		if saveErr := g.save(&g.book); saveErr != nil {
+			g.log.Error("a claim could not be kept on disk", "error", saveErr)
+		}
+	}
+	g.mu.Unlock()
+	if err != nil {
+		g.log.Warn("a claim is not believed", "error", err)
+	}
+	if news {
+		g.wake()
+	}
+	return news
+}
+
+// mine is the claim of this node that it serves, if it does.
+func (g *guardian) mine() (failover.Claim, bool) {
+	d := g.duty
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, heard := g.book.Heard(d.location.Name)
+	return c, heard && c.Node == g.self && c == g.book.Of(&d.snapshot, d.location.Name)
+}
+
+// announce tells those who have not heard, and now and then everybody.
+func (g *guardian) announce(now time.Time) {
+	if _, serves := g.mine(); !serves {
+		g.setSpreading(false)
+		return
+	}
+	if g.spread(now) {
+		g.tellAll(now, func(l listener) bool { return g.unheard[l.Node.Name] })
+		return
+	}
+	switch since := now.Sub(g.told); {
+	case since >= announceAlways:
+		g.tellAll(now, func(listener) bool { return true })
+	case len(g.unheard) > 0 && (since >= announceSlow || since >= announceFast && now.Sub(g.began) < announceSlow):
+		g.tellAll(now, func(l listener) bool { return g.unheard[l.Node.Name] })
+	}
+}
+
+// stage is how far a planned change has come.
+type stage int
+
+const (
+	everybody stage = iota // as far as it goes
+	itself                 // this node's own routes change
+	location               // and those of its location
+)
+
+func (s stage) tells(l listener) bool { return s == everybody || s == location && !l.Tunnel }
+
+// spread goes on to the next stage when it is time, and tells whether it did.
+func (g *guardian) spread(now time.Time) bool {
+	late := now.Sub(g.began) >= innerMost
+	switch {
+	case g.stage == itself && (late || g.duty.self.Epoch >= g.own().Epoch):
+		g.stage = location
+	case g.stage == location && (late || !g.owes(false)):
+		g.stage = everybody
+		g.setSpreading(false)
+		g.wake() // now the Node may say so
+	default:
+		return false
+	}
+	return true
+}
+
+// owes tells whether anybody on that side has not said that he heard.
+func (g *guardian) owes(tunnel bool) bool {
+	return slices.ContainsFunc(g.duty.tell, func(l listener) bool { return l.Tunnel == tunnel && !l.Node.Key.IsZero() && g.unheard[l.Node.Name] })
+}
+
+func (g *guardian) tellAll(now time.Time, which func(listener) bool) {
+	c, _ := g.mine()
+	g.told = now
+	for _, l := range g.duty.tell {
+		if which(l) && g.stage.tells(l) {
+			g.send(l, failover.Message{Kind: failover.Says, Location: g.duty.location.Name, Claim: c})
+		}
+	}
+}
+
+// leaving is a gateway's going away.
+type leaving struct {
+	done  chan struct{}
+	began time.Time
+	asked time.Time // when a node that stands by was last asked to serve; zero: ask now
+	ever  bool      // it was asked at all
+	since time.Time // since when another one serves
+}
+
+// Leave has another node serve in this one's place, and returns when it does, or
+// when nobody can. ctx bounds it.
+func (g *guardian) Leave(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case g.leave <- done:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// goOnLeaving asks those that stand by, one after the other, and ends some time
+// after another one serves: what is on its way still passes here.
+func (g *guardian) goOnLeaving(now time.Time) {
+	l, d := g.leaving, g.duty
+	if l == nil {
+		return
+	}
+	var heirs []listener
+	for _, n := range d.location.Armed {
+		if n == nil || n == d.self {
+			continue
+		}
+		if i := slices.IndexFunc(d.tell, func(t listener) bool { return !t.Tunnel && t.Node == n }); i >= 0 {
+			heirs = append(heirs, d.tell[i])
+		}
+	}
+	switch serving := d.location.Gateway; {
+	case !l.since.IsZero():
+		if now.Sub(l.since) >= leaveAfter {
+			g.left()
+		}
+	case serving != d.self && (serving != nil || len(heirs) == 0):
+		if !l.ever {
+			g.left() // it did not serve at all
+			return
+		}
+		g.log.Info("another node serves in this one's place", "node", serving.Name)
+		l.since = now
+	case len(heirs) == 0 || now.Sub(l.began) >= leaveMost:
+		g.log.Warn("nobody serves in this node's place: its location is cut off until it is back", "location", d.location.Name)
+		g.left()
+	case now.Sub(l.asked) >= announceFast:
+		l.asked, l.ever = now, true
+		heir := heirs[int(now.Sub(l.began)/heirFor)%len(heirs)]
+		g.send(heir, failover.Message{Kind: failover.Yield, Location: d.location.Name, Claim: g.own()})
+	}
+}
+
+// own is the claim under which this node serves, be it heard or published.
+func (g *guardian) own() failover.Claim {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.book.Of(&g.duty.snapshot, g.duty.location.Name)
+}
+
+func (g *guardian) left() {
+	if g.leaving != nil {
+		close(g.leaving.done)
+		g.leaving = nil
+	}
+}
