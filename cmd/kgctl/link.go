@@ -325,7 +325,7 @@ func admissible(here end, all []step) error {
 		}
 		peer, err := cluster.ParsePeer(step.peer)
 		if err != nil {
-			return fmt.Errorf("Peer %s in %s: %w", step.peer.Name, here.Name, err)
+			return fmt.Errorf("peer %s in %s: %w", step.peer.Name, here.Name, err)
 		}
 		peer.Seq = 1<<63 - 1 // the youngest
 		s.Peers = append(s.Peers, peer)
@@ -335,7 +335,7 @@ func admissible(here end, all []step) error {
 	for _, w := range refused {
 		name := strings.TrimPrefix(w.Object, "peer/")
 		if slices.ContainsFunc(all, func(s step) bool { return s.what != "remove" && s.peer.Name == name }) {
-			return fmt.Errorf("Peer %s in %s: %s", name, here.Name, w.Message)
+			return fmt.Errorf("peer %s in %s: %s", name, here.Name, w.Message)
 		}
 	}
 	return nil
