@@ -78,7 +78,9 @@ type memory struct {
 	// would not.
 	due       time.Time
 	dueReason string
-	// wireGuard are the addresses that the node published and has read back.
+	// wireGuard are the addresses that the node last decided to publish. Where it
+	// has lost one to another node, that is the one it took instead: a node that
+	// went back to what it had would meet the other one there, again and again.
 	wireGuard []netip.Addr
 }
 
@@ -288,7 +290,7 @@ func (c *Config) addresses(w *world, me *model.Node, mesh *plan.Mesh, d *decisio
 	if err != nil {
 		d.warnings = append(d.warnings, c.warning("NoWireGuardAddress", "%v", err))
 	}
-	if me != nil && len(found) > 0 && slices.Equal(found, me.WireGuardIPs) {
+	if len(found) > 0 && w.synced && me != nil { // what is only half known decides nothing
 		d.memory.wireGuard = found
 	}
 	d.published.WireGuardIPs = found

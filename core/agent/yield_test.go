@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/plan"
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
@@ -167,4 +168,25 @@ func warnsOf(warnings []model.Warning, kind, object, says string) bool {
 	return slices.ContainsFunc(warnings, func(w model.Warning) bool {
 		return w.Kind == kind && w.Object == object && strings.Contains(w.Message, says)
 	})
+}
+
+// Who lost an address to another node and took the next stays with that one,
+// although the first is free again before anything was read back. Two nodes that
+// both went back would meet there again.
+func TestAnotherWireGuardAddressIsKept(t *testing.T) {
+	c := &Config{Node: "e1", Key: key("e1"), Gateways: 2, Interface: "kilo0"}
+	me, other := e1(), w1()
+	me.WireGuardIPs, other.WireGuardIPs = nil, addrs("10.4.0.1") // as Resolve has it: the other one had it first
+	m := memory{wireGuard: addrs("10.4.0.1")}
+	for _, theirs := range []string{"10.4.0.1", "10.4.0.3"} {
+		other.WireGuardIPs = addrs(theirs)
+		s := snapshot(me, other)
+		mesh := plan.NewMesh(s)
+		d := decision{memory: m}
+		c.addresses(&world{snapshot: s, synced: true}, s.Node("e1"), mesh, &d)
+		if got := d.published.WireGuardIPs; !slices.Equal(got, addrs("10.4.0.2")) {
+			t.Errorf("the other one has %s: claims %v, want 10.4.0.2", theirs, got)
+		}
+		m = d.memory
+	}
 }
