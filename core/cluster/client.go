@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"time"
@@ -89,4 +90,10 @@ func typedClient(c *rest.Config, h *http.Client, codecs runtime.NegotiatedSerial
 	c.ContentType = runtime.ContentTypeProtobuf
 	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	return rest.RESTClientForConfigAndClient(c, h)
+}
+
+// kgctl connects for a person, without the dialer that an agent needs before the
+// cluster network is up.
+func (c Config) kgctl() (*clients, error) {
+	return newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
 }

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,7 +14,7 @@ import (
 // SetLeader writes the annotation kilo.squat.ai/leader on a node, by which a person
 // asks for it as its location's gateway, or takes it away.
 func SetLeader(ctx context.Context, c Config, node string, leader bool) error {
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ import (
 // does not know what a Peer is has none.
 func Load(ctx context.Context, c Config) (model.Snapshot, []model.Warning, error) {
 	s := model.Snapshot{WireGuardSubnets: c.WireGuardSubnets, ServicePrefixes: c.ServicePrefixes, APIServers: c.APIServers}
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return s, nil, err
 	}

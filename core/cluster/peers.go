@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,7 +20,7 @@ import (
 // ListPeers returns all Peers as they are stored. One that cannot be decoded comes
 // with its metadata alone.
 func ListPeers(ctx context.Context, c Config) ([]api.Peer, error) {
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +50,7 @@ func stored(u *unstructured.Unstructured) (api.Peer, error) {
 
 // CreatePeer stores a new Peer, and returns it as it was stored.
 func CreatePeer(ctx context.Context, c Config, p api.Peer) (api.Peer, error) {
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return p, err
 	}
@@ -77,7 +76,7 @@ func CreatePeer(ctx context.Context, c Config, p api.Peer) (api.Peer, error) {
 // UpdatePeer gives a stored Peer another key, endpoint, keepalive and allowed IPs,
 // and the labels and annotations of p. What else its owner has said of it stays.
 func UpdatePeer(ctx context.Context, c Config, p api.Peer) error {
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return err
 	}
@@ -100,7 +99,7 @@ func UpdatePeer(ctx context.Context, c Config, p api.Peer) error {
 // ID tells clusters apart: the UID of the namespace kube-system, which every cluster
 // has from its beginning to its end.
 func ID(ctx context.Context, c Config) (string, error) {
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return "", err
 	}
@@ -113,7 +112,7 @@ func ID(ctx context.Context, c Config) (string, error) {
 
 // DeletePeer removes a Peer; its access ends within moments.
 func DeletePeer(ctx context.Context, c Config, name string) error {
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return err
 	}
@@ -130,7 +129,7 @@ func DeletePeer(ctx context.Context, c Config, name string) error {
 // DNSAddress returns where the cluster's names are answered: the address of the
 // Service kube-system/kube-dns.
 func DNSAddress(ctx context.Context, c Config) (netip.Addr, error) {
-	clients, err := newClients(c.REST, nil, "kgctl/"+cmp.Or(c.Version, "unknown"))
+	clients, err := c.kgctl()
 	if err != nil {
 		return netip.Addr{}, err
 	}
