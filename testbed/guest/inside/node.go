@@ -54,7 +54,11 @@ func hold(args []string) error {
 		return fmt.Errorf("hold: %w: %s", err, out)
 	}
 	fmt.Println("held")
-	return unix.Pause() // only a signal ends this
+	for {
+		// It also comes back from signals that end nobody, such as the Go
+		// runtime's own SIGURG.
+		_ = unix.Pause()
+	}
 }
 
 // holdNamespaces starts a holder and waits for its word.
