@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -25,10 +26,17 @@ type Cilium struct {
 	// KubeProxyReplacement leaves Services to Cilium and kube-proxy out. BPF
 	// host routing includes it.
 	KubeProxyReplacement bool `json:"kubeProxyReplacement,omitempty"`
+	// Devices are the interfaces that Cilium takes for the node's own, "": eth+;
+	// CiliumFindsDevices leaves the choice to it.
+	Devices string `json:"devices,omitempty"`
 	// Flags are added to the command line of every agent; they may correct
 	// those of the lab.
 	Flags []string `json:"flags,omitempty"`
 }
+
+// CiliumFindsDevices is for Cilium.Devices: every device with an address that can
+// be reached, found again as links come and go.
+const CiliumFindsDevices = "detect"
 
 // CiliumMode is how packets of pods travel between nodes.
 type CiliumMode string
@@ -156,7 +164,6 @@ func (l *Lab) ciliumFlags() []string {
 		"--enable-ipv6=false",
 		"--bpf-root=/sys/fs/bpf",
 		"--cgroup-root=" + ciliumCgroup,
-		"--devices=eth+",
 		"--force-device-detection=true",
 		"--cni-exclusive=false",
 		"--write-cni-conf-when-ready=" + ciliumCNIFile,
@@ -202,6 +209,9 @@ func (l *Lab) ciliumFlags() []string {
 		"--enable-bpf-masquerade="+strconv.FormatBool(bpf),
 		"--enable-host-legacy-routing="+strconv.FormatBool(!bpf),
 	)
+	if devices := cmp.Or(l.Spec.Cilium.Devices, "eth+"); devices != CiliumFindsDevices {
+		flags = append(flags, "--devices="+devices)
+	}
 	return append(flags, l.Spec.Cilium.Flags...)
 }
 

@@ -15,13 +15,11 @@ import (
 // restarted meanwhile, on a gateway and on a member: they start from what they
 // saved, and the mesh stays whole. When the API server is back, nothing is
 // different.
-func TestAPIServerAway(t *testing.T) {
-	beside(t)
+func apiServerAway(t *testing.T, l *lab.Lab) {
 	absence := time.Minute
 	if everything() {
 		absence = 10 * time.Minute
 	}
-	l := mesh(t, lab.Default())
 	cp := l.Machine("cp")
 	gateways, addresses := gatewaysOf(t, l), wireGuardAddresses(t, l)
 	ok(t, cp.SignalDaemon("kube-apiserver", unix.SIGSTOP))

@@ -16,7 +16,7 @@ import (
 // do it.
 //
 // It waits while others run: it begins before them, for its file's name, and
-// ends among the tests that run in parallel, which are the last.
+// ends behind them, as the one test that is parallel.
 // KILO_LAB_REST changes the ten minutes ("1m").
 func TestAtRest(t *testing.T) {
 	period := 10 * time.Minute

@@ -17,7 +17,6 @@ import (
 // of the locations are a node with a public address and nothing else, as rented
 // servers are, and rp_filter is strict.
 func TestChanges(t *testing.T) {
-	beside(t)
 	spec := lab.Spec{
 		RoutedInternet: true,
 		Locations: []lab.Location{

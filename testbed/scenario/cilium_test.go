@@ -13,20 +13,27 @@ import (
 )
 
 // The mesh on Cilium, in each of its modes, with strict rp_filter everywhere and
-// one location behind NAT: everybody reaches everybody, policies know pods of
-// other locations, neither our agents' restart nor Cilium's costs a packet or
-// changes what is there, and an agent that is uninstalled leaves nothing.
+// one location behind NAT: everybody reaches everybody, by Services too, policies
+// know pods and nodes of other locations, neither our agents' restart nor Cilium's
+// costs a packet or changes what is there, and an agent that is uninstalled leaves
+// nothing, and its node alone. A lab with Cilium leaves nothing on the machine.
 func TestCilium(t *testing.T) {
-	modes := ciliumModes()
-	if !everything() {
-		modes = modes[:2]
-	}
-	for _, mode := range modes {
+	for i, mode := range ciliumModes() {
 		t.Run(mode.name, func(t *testing.T) {
+			if i > 1 {
+				onRequest(t)
+			}
 			spec := lab.Default()
-			spec.Sidecar = true // what carries packets outlives the agent, as the kernel's device does
+			spec.Sidecar = true                                   // what carries packets outlives the agent, as the kernel's device does
+			spec.Locations[1].Nodes[1].PodNamespace = "elsewhere" // b2's pod
 			mode.set(&spec)
-			l := upWith(t, lab.Options{Name: labName(t), HoldAgents: true}, spec)
+			if spec.CNI == lab.CNICilium && spec.Cilium.Mode != lab.CiliumNative {
+				inACloud(&spec)
+			}
+			name := labName(t)
+			machine := traces(t, name)
+			l := upWith(t, lab.Options{Name: name, HoldAgents: true}, spec)
+			t.Run("alone", func(t *testing.T) { ciliumAlone(t, l, mode.says) })
 			gone := []*lab.Machine{l.Machine("a3"), l.Machine("b1")} // a member, a gateway
 			before := map[string]lab.NetState{}
 			for _, n := range gone {
@@ -39,46 +46,47 @@ func TestCilium(t *testing.T) {
 				sourcesAreTrue(t, l)
 			}
 			ciliumAdoptsNothing(t, l)
-			policyAcross(t, l)
-			if spec.Cilium.Mode != lab.CiliumNative || everything() {
-				datagramsArrive(t, l, [2]string{"a3", "b2"}, [2]string{"b1", "c2"}, [2]string{"c2", "a1"}, [2]string{"a1", "b1"})
-			}
+			ciliumPoliciesAcross(t, l)
+			ciliumServicesAcross(t, l)
+			datagramsArrive(t, l, [2]string{"a3", "b2"}, [2]string{"b1", "c2"}, [2]string{"c2", "a1"}, [2]string{"a1", "b1"})
 			agentsRestart(t, l.Pod("a3"), l.Pod("b2"), l.Machine("a1"), l.Machine("a3"), l.Machine("b1"))
 			ciliumRestarts(t, l.Machine("a1"), l.Pod("a3"), l.Pod("b2"))
 			ciliumAdoptsNothing(t, l)
 			reachAll(t, l, 42, 56)
-			for _, n := range gone {
+			for i, n := range gone {
 				ok(t, n.UninstallAgent(t.Context()))
+				if i == 0 {
+					alone(t, l, n.Name)
+				}
 				if diff := before[n.Name].Diff(ciliumState(t, n)); diff != "" {
 					t.Errorf("%s, before the agent came and after it went:\n%s", n.Name, diff)
 				}
+			}
+			ok(t, l.Down(t.Context()))
+			if after := traces(t, name); !slices.Equal(machine, after) {
+				t.Errorf("before:\n%s\nafter:\n%s", strings.Join(machine, "\n"), strings.Join(after, "\n"))
 			}
 		})
 	}
 }
 
-// A location of two subnets in a cloud, whose network drops what is not from and
-// to its machines' own addresses: what kilo-vxlan is for.
-func TestCiliumInACloud(t *testing.T) {
-	beside(t)
-	spec := lab.Default()
-	spec.CNI = lab.CNICilium
+// inACloud makes a location of two subnets in a cloud, whose network drops what is
+// not from and to its machines' own addresses: what kilo-vxlan is for.
+func inACloud(spec *lab.Spec) {
 	a := &spec.Locations[0]
 	a.Cloud, a.Subnets = true, append(slices.Clone(a.Subnets), netip.MustParsePrefix("10.1.1.0/24"))
 	a.Nodes[2].Subnet = 1 // a3; its gateway is a1
+}
+
+// The control of the above: without kilo-vxlan the same network lets nothing pass.
+func TestCiliumInACloudWithoutEncapsulation(t *testing.T) {
+	onRequest(t)
+	spec := lab.Default()
+	spec.CNI = lab.CNICilium
+	inACloud(&spec)
+	spec.AgentFlags = []string{"--encapsulate=crosssubnet"}
 	l := up(t, spec)
-	whole(t, l, time.Minute)
-	reachAll(t, l, 42, 56)
-	if !everything() {
-		return
-	}
-	// The control: without it the same network lets nothing pass.
-	for _, n := range l.Agents() {
-		if n.Location == "a" {
-			ok(t, n.RestartAgent(t.Context(), "--encapsulate=crosssubnet"))
-		}
-	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		if err := l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr); err != nil {
 			return err // another subnet: encapsulated still
 		}
@@ -92,10 +100,7 @@ func TestCiliumInACloud(t *testing.T) {
 // --encapsulate=never and crosssubnet on a network that carries any address, with
 // each way of filtering by reverse path.
 func TestCiliumWithoutEncapsulation(t *testing.T) {
-	if !everything() {
-		t.Skip("only on request: make test-all, or KILO_TEST_ALL=1")
-	}
-	beside(t)
+	onRequest(t)
 	for _, c := range []struct {
 		encapsulate string
 		filter      lab.RPFilter
@@ -142,6 +147,38 @@ func ciliumAdoptsNothing(t *testing.T, l *lab.Lab) {
 	}
 }
 
+// ciliumServicesAcross has everybody elsewhere call ClusterIPs of single backends:
+// pods on a member and behind NAT, and a process on a node. A pod sees the pods that
+// call it as what they are.
+func ciliumServicesAcross(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	node := l.Machine("b2")
+	ok(t, node.StartEcho(t.Context()))
+	atNode := must(l.ExposeAddress(t.Context(), "at-node", netip.AddrPortFrom(node.Addr, lab.EchoPort)))(t)
+	for _, c := range []struct {
+		at      netip.AddrPort
+		backend *lab.Place
+	}{
+		{must(l.Expose(t.Context(), "at-b2", l.Pod("b2")))(t), &l.Pod("b2").Place},
+		{must(l.Expose(t.Context(), "at-c2", l.Pod("c2")))(t), &l.Pod("c2").Place},
+		{atNode, &node.Place},
+	} {
+		for _, from := range callersOf(l, c.backend) {
+			fromPod := slices.ContainsFunc(l.PodPlaces(), func(p *lab.Place) bool { return p.Name == from.Name })
+			eventually(t, 20*time.Second, func() error { // who answers for Services learns of it
+				seen, err := from.SeenAt(t.Context(), c.at)
+				if err == nil && fromPod && c.at != atNode && seen != from.Addr {
+					err = fmt.Errorf("seen as %s, want %s", seen, from.Addr)
+				}
+				if err != nil {
+					return fmt.Errorf("%s to the service of %s: %w", from.Name, c.backend.Name, err)
+				}
+				return nil
+			})
+		}
+	}
+}
+
 // datagramsArrive sends datagrams one way, of the size that the tunnels between
 // locations carry and of the largest that a pod may send. The first of a size may
 // teach its sender what passes; all others arrive.
@@ -182,29 +219,19 @@ func datagramsArrive(t *testing.T, l *lab.Lab, pairs ...[2]string) {
 	}
 }
 
-// policyAcross lets one pod of another location reach a pod, by its label, and no
-// other.
-func policyAcross(t *testing.T, l *lab.Lab) {
+// alone looks whether the pod of a node without the mesh, and no other, has lost
+// those of other locations.
+func alone(t *testing.T, l *lab.Lab, node string) {
 	t.Helper()
-	to, friend, stranger := l.Pod("b2"), l.Pod("a3"), l.Pod("c2")
-	apply(t, l, `
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: only-a3, namespace: default}
-spec:
-  podSelector: {matchLabels: {app: pod-b2}}
-  ingress:
-  - from: [{podSelector: {matchLabels: {app: pod-a3}}}]
-`)
 	eventually(t, 20*time.Second, func() error {
-		if stranger.Ping(t.Context(), to.Addr) == nil {
-			return fmt.Errorf("%s reaches %s against the policy", stranger.Name, to.Name)
+		for _, p := range must(l.Matrix(t.Context()))(t).Pairs {
+			involved := l.Pod(p.From).Node == node || l.Pod(p.To).Node == node
+			if lost := involved && p.Across(); p.OK == lost {
+				return fmt.Errorf("%s has no agent: %s: ok=%t, want %t", node, p, p.OK, !lost)
+			}
 		}
 		return nil
 	})
-	ok(t, friend.Ping(t.Context(), to.Addr))
-	must(l.Kubectl(t.Context(), "delete", "networkpolicy", "only-a3"))(t)
-	eventually(t, 20*time.Second, func() error { return stranger.Ping(t.Context(), to.Addr) })
 }
 
 // agentsRestart restarts agents of ours while one pod pings another.

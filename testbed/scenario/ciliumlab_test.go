@@ -10,62 +10,32 @@ import (
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
 
-// What Cilium does by itself, in each of its modes, before any agent of ours
-// comes: exactly the pairs across locations fail; policies and Services work
-// inside a location; a restart of its agent costs no packet and changes nothing;
-// and a lab with it leaves nothing on the machine.
-func TestCiliumAlone(t *testing.T) {
-	t.Parallel()
-	modes := ciliumModes()
-	if !everything() {
-		modes = modes[:2]
+// ciliumAlone is what Cilium does by itself, in each of its modes, before any agent
+// of ours comes: exactly the pairs across locations fail; policies and Services
+// work inside a location; a restart of its agent costs no packet and changes
+// nothing; nodes come and go.
+func ciliumAlone(t *testing.T, l *lab.Lab, says []string) {
+	onlyLocationsAreWhole(t, l)
+	for _, n := range l.Nodes() {
+		health := must(n.CiliumGet(t.Context(), "healthz"))(t)
+		for _, want := range says {
+			if !strings.Contains(health, want) {
+				t.Errorf("%s does not say %s of itself", n.Name, want)
+			}
+		}
 	}
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			beside(t)
-			spec := islands()
-			mode.set(&spec)
-			name := labName(t)
-			before := traces(t, name)
-			l := upNamed(t, name, spec)
-
-			m := must(l.Matrix(t.Context()))(t)
-			if len(m.Pairs) != 42 {
-				t.Fatalf("%d pairs, want 42", len(m.Pairs))
+	ciliumEnforcesPolicies(t, l)
+	ciliumRestarts(t, l.Machine("a2"), l.Pod("a1"), l.Pod("a2"))
+	service := must(l.Expose(t.Context(), "inside", l.Pod("a2")))(t)
+	eventually(t, 20*time.Second, func() error {
+		for _, from := range []*lab.Place{&l.Pod("a3").Place, &l.Machine("a3").Place} {
+			if _, err := from.SeenAt(t.Context(), service); err != nil {
+				return err
 			}
-			for _, p := range m.Pairs {
-				if p.OK == p.Across() {
-					t.Errorf("%s: ok=%t, but across locations=%t", p, p.OK, p.Across())
-				}
-			}
-			for _, n := range l.Nodes() {
-				health := must(n.CiliumGet(t.Context(), "healthz"))(t)
-				for _, want := range mode.says {
-					if !strings.Contains(health, want) {
-						t.Errorf("%s does not say %s of itself", n.Name, want)
-					}
-				}
-			}
-			ciliumEnforcesPolicies(t, l)
-			ciliumRestarts(t, l.Machine("a2"), l.Pod("a1"), l.Pod("a2"))
-			service := must(l.Expose(t.Context(), "inside", l.Pod("a2")))(t)
-			eventually(t, 20*time.Second, func() error {
-				for _, from := range []*lab.Place{&l.Pod("a3").Place, &l.Machine("a3").Place} {
-					if _, err := from.SeenAt(t.Context(), service); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-
-			ciliumNodeJoinsAndLeaves(t, l)
-
-			ok(t, l.Down(t.Context()))
-			if after := traces(t, name); !slices.Equal(before, after) {
-				t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
-			}
-		})
-	}
+		}
+		return nil
+	})
+	ciliumNodeJoinsAndLeaves(t, l)
 }
 
 // ciliumMode is one way of setting Cilium up, and what its agents then say of

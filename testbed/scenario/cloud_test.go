@@ -2,8 +2,6 @@ package scenario
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,12 +13,9 @@ import (
 // to its machines' own addresses; and Flannel with another VNI than its usual
 // one, later than the agents, and made anew.
 func TestCloud(t *testing.T) {
-	beside(t)
 	spec := lab.Default()
 	spec.Flannel.VNI = 42
-	a := &spec.Locations[0]
-	a.Cloud, a.Subnets = true, append(slices.Clone(a.Subnets), netip.MustParsePrefix("10.1.1.0/24"))
-	a.Nodes[2].Subnet = 1 // a3; its gateway is a1
+	inACloud(&spec)
 	l := upWith(t, lab.Options{Name: labName(t), HoldAgents: true}, spec)
 	foreignAddressesAreDropped(t, l)
 

@@ -40,9 +40,7 @@ func twoClusters(t *testing.T) (prod, dr *lab.Lab) {
 // Two clusters become one network: by hand, as it is printed about Kilo, with
 // Services that lead to the other cluster; and then by kgctl cluster link.
 func TestTwoClusters(t *testing.T) {
-	if !everything() {
-		t.Skip("two labs at once take their time: it runs with KILO_TEST_ALL")
-	}
+	onRequest(t)
 	prod, dr := twoClusters(t)
 	t.Run("recovery site by hand", func(t *testing.T) { recoverySite(t, prod, dr) })
 	t.Run("linked", func(t *testing.T) { linkedClusters(t, prod, dr) })

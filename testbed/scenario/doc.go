@@ -2,14 +2,17 @@
 // thing to a lab and looks at what pods, wires and the API server see. They take
 // seconds each and run as root on Linux:
 //
-//	go test ./testbed/scenario -run TestTwoLabsAtOnce -v
+//	go test ./testbed/scenario -run TestIslands/partition -v
 //	go test ./testbed/scenario -run TestMesh/laptop -v
 //
-// What leaves the mesh whole behind it shares the lab of TestMesh; the others
-// bring up their own. Those that mostly wait do so together, in parallel; at
-// rest for ten minutes (KILO_LAB_REST) is one that waits behind all others.
+// A lab takes most of a minute to come up, so scenarios share them: what leaves
+// the mesh whole behind it runs on the lab of TestMesh, what needs no agent on
+// that of TestIslands. They run one at a time, since many count packets or hold
+// repairs against a second; at rest for ten minutes (KILO_LAB_REST) is one that
+// waits behind all others.
 //
-// KILO_TEST_ALL adds what make test leaves out: more modes of Cilium.
+// KILO_TEST_ALL adds what make test leaves out: more modes of Cilium, failover in
+// the data path, two clusters at once, ten minutes without an API server.
 //
 // What a machine lacks for a lab fails the test. A run that sets KILO_LAB_SKIP
 // to a reason skips instead.

@@ -14,9 +14,7 @@ import (
 // process that gets no CPU, something of ours is taken away beneath it, and
 // pods, nodes and members go on sending to other locations. Nothing of that is
 // seen on any wire. Then the agent goes on, and the mesh is whole again.
-func TestEncryptedOrNothing(t *testing.T) {
-	beside(t)
-	l := mesh(t, lab.Default())
+func encryptedOrNothing(t *testing.T, l *lab.Lab) {
 	for _, c := range []struct{ node, damage string }{
 		{"a1", "ip rule del priority 107"},
 		{"a1", "ip route flush table 1107"},

@@ -14,10 +14,18 @@ import (
 // notices: the longest silence between pods of members, and with the new gateway's
 // own, is within the limits. The old one comes back, and nothing changes.
 func TestGatewayLosesPower(t *testing.T) {
-	if !everything() {
-		t.Skip("failover in the data path is asked for by a flag, and young: make test-all tries it")
+	onRequest(t)
+	t.Run("flannel", func(t *testing.T) { gatewaysLosePower(t, armed(t, lab.Default())) })
+	for _, mode := range ciliumModes()[:2] {
+		t.Run(mode.name, func(t *testing.T) {
+			spec := lab.Default()
+			mode.set(&spec)
+			gatewaysLosePower(t, armed(t, spec))
+		})
 	}
-	l := armed(t)
+}
+
+func gatewaysLosePower(t *testing.T, l *lab.Lab) {
 	for _, c := range []struct {
 		off   string
 		pairs [][2]string
@@ -49,10 +57,8 @@ func TestGatewayLosesPower(t *testing.T) {
 // A gateway that works hands over, because somebody wants another one, and nobody
 // is silent for long. None lost is what it has to become: see docs/failover.md.
 func TestGatewayHandsOver(t *testing.T) {
-	if !everything() {
-		t.Skip("failover in the data path is asked for by a flag, and young: make test-all tries it")
-	}
-	l := armed(t)
+	onRequest(t)
+	l := armed(t, lab.Default())
 	pairs := [][2]string{{"a3", "b2"}, {"b2", "a3"}, {"a1", "c2"}, {"c1", "a2"}, {"b1", "a1"}, {"a2", "b1"}}
 	move := func(what, to string, change func()) {
 		t.Helper()
@@ -81,9 +87,8 @@ func TestGatewayHandsOver(t *testing.T) {
 
 // armed is a lab whose agents speak of failover, with a session between any two
 // that hold a slot.
-func armed(t *testing.T) *lab.Lab {
+func armed(t *testing.T, spec lab.Spec) *lab.Lab {
 	t.Helper()
-	spec := lab.Default()
 	spec.AgentFlags = append(slices.Clone(spec.AgentFlags), "--failover-port=51829")
 	l := mesh(t, spec)
 	for _, location := range []string{"a", "b", "c"} {

@@ -13,9 +13,7 @@ import (
 // A gateway that loses power is replaced when its Node has been NotReady for as
 // long as it takes kubelets to report, and does not take over again when it
 // comes back. Connections survive the first change, or end with a reset.
-func TestGatewayChanges(t *testing.T) {
-	beside(t)
-	l := mesh(t, lab.Default())
+func gatewayChanges(t *testing.T, l *lab.Lab) {
 	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
 	epoch := func() uint64 { t.Helper(); return must(epochOf(t.Context(), l, "a"))(t) }
 

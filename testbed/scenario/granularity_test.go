@@ -34,6 +34,7 @@ func TestCross(t *testing.T) {
 	}{
 		{"a pair that cannot meet", pairThatCannotMeet},
 		{"full behind a strict filter", fullBehindStrictFilter},
+		{"full", full},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
 	}
@@ -232,13 +233,13 @@ func whatIsOurs(t *testing.T, l *lab.Lab) map[string]string {
 }
 
 // Every node meets every other: those on one LAN by their internal addresses,
-// so that nothing of pods or nodes is in clear there. That wants a loose filter.
-func TestFull(t *testing.T) {
-	beside(t)
-	spec := everyNodePublic()
-	spec.RPFilter = lab.RPFilterLoose
-	spec.AgentFlags = []string{"--mesh-granularity=full"}
-	l := mesh(t, spec)
+// so that nothing of pods or nodes is in clear there. That wants a loose filter,
+// as the warning of a node that has a strict one says.
+func full(t *testing.T, l *lab.Lab) {
+	for _, n := range l.Nodes() {
+		must(n.Shell(t.Context(), "sysctl -w net.ipv4.conf.eth0.rp_filter=2"))(t)
+	}
+	granularityOfAll(t, l, "full")
 	eventually(t, 10*time.Second, directAcross(t, l))
 	eventually(t, 10*time.Second, neighboursMeet(t, l))
 
@@ -252,6 +253,7 @@ func TestFull(t *testing.T) {
 	if seen := must(tunnel.Stop(t.Context()))(t); len(seen) == 0 {
 		t.Error("nothing of a2 and a3 in a tunnel on the LAN of a: this test sees nothing")
 	}
+	granularityOfAll(t, l, "cross")
 }
 
 // neighboursMeet is a check for eventually: a2 and a3 have a link, by their LAN,
@@ -277,11 +279,8 @@ func neighboursMeet(t *testing.T, l *lab.Lab) func() error {
 
 // Where not every node can be reached, pairs meet directly as far as that goes,
 // and otherwise by one gateway or by two.
-func TestCrossFromBehindNAT(t *testing.T) {
-	beside(t)
-	spec := lab.Default()
-	spec.AgentFlags = []string{"--mesh-granularity=cross"}
-	l := mesh(t, spec)
+func crossFromBehindNAT(t *testing.T, l *lab.Lab) {
+	granularityOfAll(t, l, "cross")
 	eventually(t, 10*time.Second, func() error {
 		for pair, want := range map[string]int{
 			"a2 b2": 2, "a2 c1": 2, "a2 c2": 2, "a2 b1": 2, "a1 c1": 2,
@@ -301,4 +300,14 @@ func TestCrossFromBehindNAT(t *testing.T) {
 	reachAll(t, l, 42, 56)
 	sourcesAreTrue(t, l)
 	servicesAcross(t, l)
+	granularityOfAll(t, l, "location")
+}
+
+// granularityOfAll restarts all agents at once, with that granularity from then on.
+func granularityOfAll(t *testing.T, l *lab.Lab, granularity string) {
+	t.Helper()
+	for _, n := range l.Agents() {
+		ok(t, n.RestartAgent(t.Context(), "--mesh-granularity="+granularity))
+	}
+	whole(t, l, time.Minute)
 }

@@ -70,7 +70,6 @@ func withKubeProxyConfig(t *testing.T) func(*lab.Lab) {
 // "wg show" answers in the agent's pod, agents come again, and
 // kilo-uninstall.yaml leaves the Node as it was.
 func TestInstalledOnKubeadm(t *testing.T) {
-	beside(t)
 	l := installed(t, "kilo-kubeadm-flannel.yaml", lab.Default(), withKubeProxyConfig(t))
 	reachAll(t, l, 42, 56)
 

@@ -15,11 +15,7 @@ import (
 // A node joins a location and leaves it, and a whole location does. All find
 // out in seconds, nobody's WireGuard address changes, and of those who left
 // nothing stays behind.
-func TestNodesJoinAndLeave(t *testing.T) {
-	beside(t)
-	spec := lab.Default()
-	spec.Locations = append(spec.Locations, lab.Location{Name: "d", Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/24")}})
-	l := mesh(t, spec)
+func nodesJoinAndLeave(t *testing.T, l *lab.Lab) {
 	addresses := wireGuardAddresses(t, l)
 	for location, n := range map[string]lab.Node{
 		"b": {Name: "b3", Pods: 1},
@@ -57,9 +53,7 @@ func TestNodesJoinAndLeave(t *testing.T) {
 // A node's Node is deleted and made again while all runs, so it gets another
 // pod prefix: the others follow, Flannel and the node itself too, and the old
 // prefix is forgotten. On a member and on a gateway.
-func TestPodPrefixChanges(t *testing.T) {
-	beside(t)
-	l := mesh(t, lab.Default())
+func podPrefixChanges(t *testing.T, l *lab.Lab) {
 	for _, name := range []string{"a3", "b1"} {
 		m := l.Machine(name)
 		before := pod(l, name).Masked().String()

@@ -70,6 +70,14 @@ func need(t *testing.T) {
 // leave out what others show in another way.
 func everything() bool { return os.Getenv("KILO_TEST_ALL") != "" }
 
+// onRequest skips what only such a run does.
+func onRequest(t *testing.T) {
+	t.Helper()
+	if !everything() {
+		t.Skip("only on request: make test-all, or KILO_TEST_ALL=1")
+	}
+}
+
 // labName makes a test's own, so that runs at the same time stay apart.
 func labName(t *testing.T) string {
 	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")

@@ -14,32 +14,6 @@ import (
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
 
-// A lab that is down has left nothing on the machine.
-func TestDownLeavesNothing(t *testing.T) {
-	need(t)
-	name := labName(t)
-	before := traces(t, name)
-	l := upNamed(t, name, islands())
-	while := traces(t, name)
-	if slices.Equal(before, while) {
-		t.Fatal("a lab that is up leaves no traces: this test sees nothing")
-	}
-	held := namespaces(t, l)
-
-	ok(t, l.Down(t.Context()))
-	if after := traces(t, name); !slices.Equal(before, after) {
-		t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
-	}
-	for pid, ns := range processNamespaces(t) {
-		if where, yes := held[ns]; yes {
-			t.Errorf("process %s still holds %s", pid, where)
-		}
-	}
-	if _, err := lab.Open(name); !errors.Is(err, lab.ErrNoLab) {
-		t.Errorf("Open after Down: %v", err)
-	}
-}
-
 // An Up that is killed in the middle, wherever that is, is cleaned up by Down.
 func TestInterruptedUpIsCleanedUp(t *testing.T) {
 	need(t)
@@ -61,55 +35,6 @@ func TestInterruptedUpIsCleanedUp(t *testing.T) {
 		if now := traces(t, name); !slices.Equal(before, now) {
 			t.Errorf("killed after %d ms; left:\n%s", after, strings.Join(now, "\n"))
 		}
-	}
-}
-
-// Two labs with equal names inside live side by side, and the end of one does
-// not touch the other.
-func TestTwoLabsAtOnce(t *testing.T) {
-	beside(t)
-	one := upNamed(t, labName(t)+"-one", islands())
-	two := upNamed(t, labName(t)+"-two", islands())
-	for _, l := range []*lab.Lab{one, two} {
-		if m := must(l.Matrix(t.Context()))(t); m.Passed() != 10 {
-			t.Errorf("lab %s: %s, want the 10 within locations\n%s", l.Name, m.Summary(), m)
-		}
-	}
-	ok(t, one.Down(t.Context()))
-	if m := must(two.Matrix(t.Context()))(t); m.Passed() != 10 {
-		t.Errorf("after the other's end: %s, want 10\n%s", m.Summary(), m)
-	}
-}
-
-// A machine that loses power falls silent at once, keeps its disk, and comes
-// back as a working node.
-func TestPowerCut(t *testing.T) {
-	beside(t)
-	l := up(t, islands())
-	a2 := l.Machine("a2")
-	must(a2.Shell(t.Context(), "mkdir -p /var/lib/kilo && echo kept >/var/lib/kilo/file; echo lost >/run/file"))(t)
-
-	ok(t, a2.PowerOff(t.Context()))
-	if err := l.Pod("a1").Ping(t.Context(), l.Pod("a2").Addr); err == nil {
-		t.Error("a pod of a dead machine answers")
-	}
-	ok(t, a2.PowerOn(t.Context()))
-	eventually(t, 10*time.Second, func() error { return l.Pod("a1").Ping(t.Context(), l.Pod("a2").Addr) })
-	if got := must(a2.Shell(t.Context(), "cat /var/lib/kilo/file; ls /run/file 2>/dev/null || true"))(t); got != "kept\n" {
-		t.Errorf("disk and /run after the power cut: %q", got)
-	}
-}
-
-// A node that joins works, and one that leaves is gone from the cluster.
-func TestJoinAndLeave(t *testing.T) {
-	beside(t)
-	l := up(t, islands())
-	must(l.Join(t.Context(), "b", lab.Node{Name: "b3", Pods: 1}))(t)
-	eventually(t, 10*time.Second, func() error { return l.Pod("b3").Ping(t.Context(), l.Pod("b1").Addr) })
-
-	ok(t, l.Leave(t.Context(), "b3"))
-	if out := must(l.Kubectl(t.Context(), "get", "nodes,pods", "--output=name"))(t); strings.Contains(out, "b3") {
-		t.Errorf("b3 is still there:\n%s", out)
 	}
 }
 

@@ -20,6 +20,8 @@ func TestMesh(t *testing.T) {
 	spec.Locations = append(spec.Locations, lab.Location{
 		Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")},
 		Nodes: []lab.Node{{Name: "laptop", Outsider: true}},
+	}, lab.Location{
+		Name: "d", Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/24")}, // for nodes that join
 	})
 	l := mesh(t, spec)
 	for _, s := range []struct {
@@ -32,6 +34,7 @@ func TestMesh(t *testing.T) {
 		{"services with a backend elsewhere", servicesAcross},
 		{"the API server as a service", apiServerAsService},
 		{"packet sizes", packetSizes},
+		{"pods' MTU", func(t *testing.T, l *lab.Lab) { podMTU(t, l, 1420) }},
 		{"a location behind NAT", behindNAT},
 		{"kgctl shows what is there", kgctlShowsWhatIsThere},
 		{"kgctl shows the live mesh", kgctlShowsTheLiveMesh},
@@ -41,6 +44,13 @@ func TestMesh(t *testing.T) {
 		{"Flannel restarted", flannelRestarted},
 		{"the agent of a member", memberWithoutAgent},
 		{"the agent of a gateway", gatewayWithoutAgent},
+		{"encrypted or nothing", encryptedOrNothing},
+		{"the API server is away", apiServerAway},
+		{"the gateway changes", gatewayChanges},
+		{"nodes join and leave", nodesJoinAndLeave},
+		{"a pod prefix changes", podPrefixChanges},
+		{"cross, from behind NAT", crossFromBehindNAT},
+		{"a path that drops large packets", pathThatDropsLargePackets}, // the last: its path stays as it is
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
 	}
@@ -142,29 +152,41 @@ func behindNAT(t *testing.T, l *lab.Lab) {
 
 // What the mesh must do on the default lab it must do on others.
 func TestMeshElsewhere(t *testing.T) {
-	t.Parallel()
-	labs := map[string]func(*lab.Spec){
-		"host-gw, rp_filter off":            func(s *lab.Spec) { s.Flannel.Backend, s.RPFilter = "host-gw", lab.RPFilterOff },
-		"routed internet, nftables for all": func(s *lab.Spec) { s.RoutedInternet, s.Flannel.NFTables, s.ProxyMode = true, true, lab.ProxyNFTables },
-		"two subnets with direct routing, VNI 7, rp_filter loose": func(s *lab.Spec) {
+	for _, c := range []struct {
+		name   string
+		change func(*lab.Spec)
+		best   int // MTU for pods; 0: not asked
+		often  bool
+	}{
+		{"host-gw, rp_filter off", func(s *lab.Spec) { s.Flannel.Backend, s.RPFilter = "host-gw", lab.RPFilterOff }, 0, true},
+		{"routed internet, nftables for all, MTU 1400", func(s *lab.Spec) {
+			s.RoutedInternet, s.Flannel.NFTables, s.ProxyMode, s.MTU = true, true, lab.ProxyNFTables, 1400
+		}, 1320, true},
+		{"two subnets with direct routing, VNI 7, rp_filter loose, MTU 1400 in one location", func(s *lab.Spec) {
 			s.Flannel.DirectRouting, s.Flannel.VNI, s.RPFilter = true, 7, lab.RPFilterLoose
 			s.Locations[0].Subnets = append(slices.Clone(s.Locations[0].Subnets), netip.MustParsePrefix("10.1.1.0/24"))
 			s.Locations[0].Nodes[2].Subnet = 1 // a3
-		},
-	}
-	if everything() { // what the default lab and the one above have the same of
-		labs["Flannel with nftables, kube-proxy with iptables"] = func(s *lab.Spec) { s.Flannel.NFTables = true }
-		labs["Flannel with iptables, kube-proxy with nftables"] = func(s *lab.Spec) { s.ProxyMode = lab.ProxyNFTables }
-	}
-	for name, change := range labs {
-		t.Run(name, func(t *testing.T) {
-			beside(t)
+			for i := range s.Locations[1].Nodes {
+				s.Locations[1].Nodes[i].MTU = 1400
+			}
+		}, 1320, true},
+		// What the default lab and the one above have the same of.
+		{"Flannel with nftables, kube-proxy with iptables", func(s *lab.Spec) { s.Flannel.NFTables = true }, 0, false},
+		{"Flannel with iptables, kube-proxy with nftables", func(s *lab.Spec) { s.ProxyMode = lab.ProxyNFTables }, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !c.often {
+				onRequest(t)
+			}
 			spec := lab.Default()
-			change(&spec)
+			c.change(&spec)
 			l := mesh(t, spec)
 			reachAll(t, l, 42, 56)
 			sourcesAreTrue(t, l)
 			servicesAcross(t, l)
+			if c.best > 0 {
+				podMTU(t, l, c.best)
+			}
 		})
 	}
 }

@@ -10,53 +10,32 @@ import (
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
 
-// Underlays that carry 1400 bytes, everywhere or in one location only: the agents
-// say what MTU pods should have, two megabytes pass both ways at once, and what is
-// too large is refused at its sender.
-func TestMTUOfUnderlays(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		change func(*lab.Spec)
-		// best for pods, by node, and what Flannel's own setting would be.
-		best map[string]int
-	}{
-		{"1500", func(*lab.Spec) {}, map[string]int{"a1": 1420, "a3": 1420, "b2": 1420, "c2": 1420}},
-		{"1400", func(s *lab.Spec) { s.MTU = 1400 }, map[string]int{"a1": 1320, "a3": 1320, "b2": 1320, "c2": 1320}},
-		{"mixed", func(s *lab.Spec) {
-			for i := range s.Locations[1].Nodes { // b
-				s.Locations[1].Nodes[i].MTU = 1400
-			}
-		}, map[string]int{"a1": 1320, "a3": 1320, "b2": 1320, "c2": 1320}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			beside(t)
-			spec := lab.Default()
-			c.change(&spec)
-			l := mesh(t, spec)
-			for name, best := range c.best {
-				eventually(t, 10*time.Second, warns(t, l.Machine(name), "PodMTU", fmt.Sprintf("for pods here is %d", best), fmt.Sprintf("net-conf.json to %d", best+50)))
-				text := must(l.Machine(name).AgentGet(t.Context(), "/metrics"))(t)
-				if want := fmt.Sprintf("kilo_pod_mtu_bytes{what=\"best\"} %d\n", best); !strings.Contains(text, want) {
-					t.Errorf("%s: no %s", name, want)
-				}
-			}
-			for _, pair := range pathPairs {
-				transfers(t, l, pair, 5*time.Second)
-			}
-			// a3 is a member: its packets meet the narrow place on the gateway.
-			best, far := c.best["a3"], l.Pod("b2").Addr.String()
-			ping := func(size int) string {
-				out, err := l.Pod("a3").Exec(t.Context(), "/usr/bin/ping", "-c", "3", "-i", "0.2", "-W", "1", "-M", "do", "-s", fmt.Sprint(size-28), far)
-				return fmt.Sprint(out, err)
-			}
-			if out := ping(best); !strings.Contains(out, "3 received") {
-				t.Errorf("%d bytes do not pass:\n%s", best, out)
-			}
-			if out := ping(best + 1); !strings.Contains(out, "mtu = "+fmt.Sprint(best)) && !strings.Contains(out, "mtu="+fmt.Sprint(best)) {
-				t.Errorf("nobody says that %d bytes are too many:\n%s", best+1, out)
-			}
-		})
+// podMTU is for underlays of whatever size, everywhere or in one location only: the
+// agents say what MTU pods should have, two megabytes pass both ways at once, and
+// what is too large is refused at its sender.
+func podMTU(t *testing.T, l *lab.Lab, best int) {
+	t.Helper()
+	for _, name := range []string{"a1", "a3", "b2", "c2"} {
+		eventually(t, 10*time.Second, warns(t, l.Machine(name), "PodMTU", fmt.Sprintf("for pods here is %d", best), fmt.Sprintf("net-conf.json to %d", best+50)))
+		text := must(l.Machine(name).AgentGet(t.Context(), "/metrics"))(t)
+		if want := fmt.Sprintf("kilo_pod_mtu_bytes{what=\"best\"} %d\n", best); !strings.Contains(text, want) {
+			t.Errorf("%s: no %s", name, want)
+		}
+	}
+	for _, pair := range pathPairs {
+		transfers(t, l, pair, 5*time.Second)
+	}
+	// a3 is a member: its packets meet the narrow place on the gateway.
+	far := l.Pod("b2").Addr.String()
+	ping := func(size int) string {
+		out, err := l.Pod("a3").Exec(t.Context(), "/usr/bin/ping", "-c", "3", "-i", "0.2", "-W", "1", "-M", "do", "-s", fmt.Sprint(size-28), far)
+		return fmt.Sprint(out, err)
+	}
+	if out := ping(best); !strings.Contains(out, "3 received") {
+		t.Errorf("%d bytes do not pass:\n%s", best, out)
+	}
+	if out := ping(best + 1); !strings.Contains(out, "mtu = "+fmt.Sprint(best)) && !strings.Contains(out, "mtu="+fmt.Sprint(best)) {
+		t.Errorf("nobody says that %d bytes are too many:\n%s", best+1, out)
 	}
 }
 
@@ -90,9 +69,7 @@ func fetch(t *testing.T, to, from *lab.Pod, n int, limit time.Duration, more ...
 // Somewhere on the internet packets of more than 1400 bytes vanish, and nobody
 // says so. TCP would hang for ever; here it goes on: what was running when it
 // began, what begins at that moment, and what begins later, which notices nothing.
-func TestPathThatDropsLargePackets(t *testing.T) {
-	beside(t)
-	l := mesh(t, lab.Default())
+func pathThatDropsLargePackets(t *testing.T, l *lab.Lab) {
 	// Segments leave the nodes as they will be on the wire: an emulated one would
 	// carry, and drop, dozens of them as one.
 	for _, n := range l.Nodes() {

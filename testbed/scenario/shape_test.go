@@ -11,7 +11,6 @@ import (
 // A lab is a value: one that differs from the default wherever it can comes up
 // too, and is what it says.
 func TestUnusualLab(t *testing.T) {
-	beside(t)
 	spec := lab.Spec{
 		NoAgent:        true,
 		RoutedInternet: true,
@@ -65,49 +64,4 @@ func TestUnusualLab(t *testing.T) {
 // pod is the prefix of a node's pods.
 func pod(l *lab.Lab, node string) netip.Prefix {
 	return netip.PrefixFrom(l.Pod(node).Addr, 24)
-}
-
-// Networks cut in one direction carry the other, cut only what they are told,
-// and heal.
-func TestPartition(t *testing.T) {
-	beside(t)
-	l := up(t, islands())
-	a1, b1, c1, c2 := l.Machine("a1"), l.Machine("b1"), l.Machine("c1"), l.Machine("c2")
-	before := must(a1.NetState(t.Context()))(t)
-
-	ok(t, l.PartitionOneWay(t.Context(), "a1", "b1"))
-	arrives := must(b1.Capture(t.Context(), "eth1", "icmp and src "+a1.Public.String()))(t)
-	returns := must(a1.Capture(t.Context(), "eth1", "icmp[icmptype] == icmp-echo and src "+b1.Public.String()))(t)
-	if a1.Ping(t.Context(), b1.Public) == nil || b1.Ping(t.Context(), a1.Public) == nil {
-		t.Error("an echo came back over a network cut in one direction")
-	}
-	if got := must(arrives.Stop(t.Context()))(t); len(got) != 0 {
-		t.Errorf("packets from a1 to b1 pass: %q", got)
-	}
-	if got := must(returns.Stop(t.Context()))(t); len(got) == 0 {
-		t.Error("packets from b1 to a1 do not pass")
-	}
-	ok(t, l.Machine("a2").Ping(t.Context(), b1.Public))
-
-	// One of two nodes behind the same router.
-	ok(t, l.Partition(t.Context(), "a1", "c1"))
-	if c1.Ping(t.Context(), a1.Public) == nil {
-		t.Error("c1 still reaches a1")
-	}
-	ok(t, c2.Ping(t.Context(), a1.Public))
-
-	// A whole location, inside which all goes on.
-	ok(t, l.Partition(t.Context(), "c", "a"))
-	if c2.Ping(t.Context(), a1.Public) == nil {
-		t.Error("c2 still reaches a1")
-	}
-	ok(t, c2.Ping(t.Context(), b1.Public))
-	ok(t, l.Pod("c1").Ping(t.Context(), l.Pod("c2").Addr))
-
-	ok(t, l.HealAll(t.Context()))
-	ok(t, a1.Ping(t.Context(), b1.Public))
-	ok(t, c2.Ping(t.Context(), a1.Public))
-	if diff := before.Diff(must(a1.NetState(t.Context()))(t)); diff != "" {
-		t.Errorf("cuts changed a machine:\n%s", diff)
-	}
 }

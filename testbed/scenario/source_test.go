@@ -100,7 +100,7 @@ func seenAsThemselves(t *testing.T, l *lab.Lab, backend *lab.Place, service neti
 	}
 }
 
-// What fails without the mesh (TestServiceOfAPIServerNeedsTheMesh) works.
+// What fails without the mesh (serviceOfAPIServerNeedsTheMesh) works.
 func apiServerAsService(t *testing.T, l *lab.Lab) {
 	service := netip.MustParseAddrPort("10.96.0.1:443")
 	for _, p := range append(l.PodPlaces(), l.NodePlaces()...) {

@@ -16,7 +16,6 @@ import (
 // routes, links, nftables, iptables, sysctls, annotations, labels, conditions.
 // While it runs, only what is ours is there in addition.
 func TestUninstallLeavesNothing(t *testing.T) {
-	beside(t)
 	spec := lab.Default()
 	spec.Locations[1].Nodes[1].Annotations = map[string]string{"kilo.squat.ai/persistent-keepalive": "20", "example.com/owner": "somebody"}
 	spec.Locations[1].Nodes[1].Labels = map[string]string{"kilo.squat.ai/location": "b", "example.com/rack": "7"}
