@@ -1,11 +1,13 @@
 package detect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/kilo-overlay/kilo/adapters/cilium"
 	"github.com/kilo-overlay/kilo/adapters/flannel"
@@ -32,6 +34,10 @@ type Options struct {
 // that name, or none for the CNI that runs here. Any other error means "not
 // known yet", as after boot, before the CNI is up: ask again soon.
 func Adapter(ctx context.Context, name string, o Options) (adapter.Adapter, error) {
+	if o.Flannel.ChainedCilium == "" {
+		// Where Cilium's agent keeps its state, and does not remove it.
+		o.Flannel.ChainedCilium = filepath.Join(filepath.Dir(cmp.Or(o.Cilium.Socket, cilium.DefaultSocket)), "state")
+	}
 	switch name {
 	case flannel.Name:
 		return flannel.New(o.Flannel), nil

@@ -59,6 +59,7 @@ func (a *Adapter) Discover(ctx context.Context) (adapter.Facts, error) {
 		warnings = append(warnings, a.warning("FlannelDevice", message))
 	}
 	return adapter.Facts{
+		Unnumbered:        a.besideCilium(),
 		CNI:               Name,
 		Mode:              rec.Backend,
 		PodPrefixes:       sortedPrefixes(env.Subnets),
@@ -71,6 +72,16 @@ func (a *Adapter) Discover(ctx context.Context) (adapter.Facts, error) {
 		ExcludeInterfaces: excludeInterfaces(host, env),
 		Warnings:          warnings,
 	}, nil
+}
+
+// besideCilium tells whether Cilium has run on this node since boot. While its
+// agent is restarted, or not there yet to answer, that stays true.
+func (a *Adapter) besideCilium() bool {
+	if a.o.ChainedCilium == "" {
+		return false
+	}
+	_, err := os.Stat(a.o.ChainedCilium)
+	return err == nil
 }
 
 // podMTUSetting is where the MTU of pods is set. The vxlan backend has a number of

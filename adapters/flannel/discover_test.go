@@ -378,7 +378,7 @@ func (mute) MainRoutes(context.Context) ([]adapter.NextHop, error) { return nil,
 
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{SubnetFile: filepath.Join(dir, "run", "subnet.env"), NetConfFiles: []string{filepath.Join(dir, "net-conf.json")}, PollEvery: time.Millisecond}
+	o := Options{SubnetFile: filepath.Join(dir, "run", "subnet.env"), NetConfFiles: []string{filepath.Join(dir, "net-conf.json")}, ChainedCilium: filepath.Join(dir, "state"), PollEvery: time.Millisecond}
 	ctx, stop := context.WithCancel(t.Context())
 	hints := make(chan struct{}, 100)
 	ended := make(chan error, 1)
@@ -421,6 +421,7 @@ func TestWatch(t *testing.T) {
 		return os.Rename(next, o.SubnetFile)
 	})
 	step("net-conf.json appears", func() error { return os.WriteFile(o.NetConfFiles[0], []byte("{}"), 0o644) })
+	step("Cilium runs beside it", func() error { return os.Mkdir(o.ChainedCilium, 0o755) })
 	step("subnet.env goes", func() error { return os.Remove(o.SubnetFile) })
 
 	time.Sleep(20 * time.Millisecond)

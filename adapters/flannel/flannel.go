@@ -49,6 +49,10 @@ type Options struct {
 	SubnetFile string
 	// NetConfFiles are tried in order and need not exist; nil: DefaultNetConfFiles.
 	NetConfFiles []string
+	// ChainedCilium is what a Cilium that is chained behind Flannel leaves on a node
+	// when it has run since boot, a file or a directory: it takes a WireGuard link
+	// with an address for one of the node's own. "": nobody looks.
+	ChainedCilium string
 	// PollEvery is how often Watch looks at the files; 0: two seconds.
 	PollEvery time.Duration
 }

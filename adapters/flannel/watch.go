@@ -7,24 +7,24 @@ import (
 )
 
 // Watch implements adapter.Adapter for Flannel's files, by looking at them
-// now and then: three calls of stat(2) every two seconds cost nothing, and
+// now and then: some calls of stat(2) every two seconds cost nothing, and
 // unlike inotify need no directory that exists before Flannel ever ran. Links,
 // routes and annotations have watches of their own in the agent.
 func (a *Adapter) Watch(ctx context.Context, changed func()) error {
 	tick := time.NewTicker(a.o.PollEvery)
 	defer tick.Stop()
-	seen := a.lookAtFiles()
+	seen, beside := a.lookAtFiles(), a.besideCilium()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
-		now := a.lookAtFiles()
-		if !sameFiles(seen, now) {
+		now, nowBeside := a.lookAtFiles(), a.besideCilium()
+		if !sameFiles(seen, now) || beside != nowBeside {
 			changed()
 		}
-		seen = now
+		seen, beside = now, nowBeside
 	}
 }
 

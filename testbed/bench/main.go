@@ -5,7 +5,7 @@
 // some ten minutes; progress goes to standard error.
 //
 //	go run ./testbed/bench            everything
-//	go run ./testbed/bench plan load  some of it: plan, change, load, kernel, delay, tunnel
+//	go run ./testbed/bench plan load  some of it: plan, change, load, kernel, delay, tunnel, cilium
 //
 // Figures of time mean little on a machine that does something else, so the
 // machine's load is printed beside them; ratios are taken within one run.
@@ -36,6 +36,7 @@ func measurements() []measurement {
 		{"kernel", kernelLoad},
 		{"delay", delays},
 		{"tunnel", tunnels},
+		{"cilium", ciliumTunnels},
 	}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -30,17 +31,51 @@ type path struct {
 	address  string
 
 	mbps, rtt []float64
+	perPacket []float64 // bytes of a packet that enters the mesh's tunnel; 0: none does
 }
 
-// tunnels measures throughput and round trip over the mesh beside those over a
+// tunnels measures throughput and round trip on Flannel.
+func tunnels(ctx context.Context, r *report) error {
+	return tunnelsOn(ctx, r, "Throughput and round trip", "On Flannel. Members' packets go through its VXLAN to their gateway "+
+		"and, on the other side, from it.", "Flannel", lab.Default())
+}
+
+// ciliumTunnels measures the same on each mode of Cilium, and in tunnel mode what
+// its MTU and the way to the gateway have to do with it.
+func ciliumTunnels(ctx context.Context, r *report) error {
+	var failed error
+	for _, c := range []struct {
+		what string
+		set  func(*lab.Spec)
+	}{
+		{"tunnel mode", func(s *lab.Spec) {}},
+		{"tunnel mode, MTU 1420", func(s *lab.Spec) { s.Cilium.Flags = []string{"--mtu=1420"} }},
+		{"tunnel mode, MTU 1420, --encapsulate=never", func(s *lab.Spec) {
+			s.Cilium.Flags, s.AgentFlags = []string{"--mtu=1420"}, []string{"--encapsulate=never"}
+		}},
+		{"native mode", func(s *lab.Spec) { s.Cilium.Mode = lab.CiliumNative }},
+		{"native mode, BPF host routing", func(s *lab.Spec) { s.Cilium.Mode, s.Cilium.HostRouting = lab.CiliumNative, lab.HostRoutingBPF }},
+	} {
+		spec := lab.Default()
+		spec.CNI = lab.CNICilium
+		c.set(&spec)
+		if err := tunnelsOn(ctx, r, "Throughput on Cilium, "+c.what, "", "Cilium", spec); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", c.what, err))
+		}
+	}
+	return failed
+}
+
+// tunnelsOn measures throughput and round trip over the mesh beside those over a
 // tunnel of wireguard-go without a mesh, between the same two machines, taking
 // turns.
-func tunnels(ctx context.Context, r *report) error {
-	l, down, err := up(ctx, r, "tunnel", lab.Default())
+func tunnelsOn(ctx context.Context, r *report, title, how, cni string, spec lab.Spec) error {
+	l, down, err := up(ctx, r, "tunnel", spec)
 	if err != nil {
 		return err
 	}
 	defer down()
+	before := load()
 	a, b := l.Machine("a1"), l.Machine("b1") // gateways
 	if err := bare(ctx, a, b); err != nil {
 		return err
@@ -56,7 +91,7 @@ func tunnels(ctx context.Context, r *report) error {
 		node("mesh, gateway to gateway", "a1", "b1"),
 		pod("mesh, pod to pod on gateways", "a1", "b1"),
 		pod("mesh, pod to pod on members", "a3", "b2"),
-		pod("Flannel, pod to pod inside a location", "a1", "a3"),
+		pod(cni+", pod to pod inside a location", "a1", "a3"),
 		{what: "no tunnel, gateway to gateway", from: &a.Place, to: &b.Place, address: b.Public.String()},
 	}
 	for i, p := range paths {
@@ -67,18 +102,18 @@ func tunnels(ctx context.Context, r *report) error {
 	}
 	for round := range rounds {
 		for i, p := range paths {
-			if err := p.measure(ctx, 5201+i); err != nil {
+			if err := p.measure(ctx, a, 5201+i); err != nil {
 				return fmt.Errorf("%s: %w", p.what, err)
 			}
 		}
 		r.say("round %d of %d", round+1, rounds)
 	}
-	r.section("Throughput and round trip",
-		fmt.Sprintf("One TCP stream (iperf3, %d rounds of %.0f s, the paths taking turns) and 200 pings 5 ms apart; medians, and of ratios the "+
-			"median of the rounds'. One lab; both ends of every path are on this machine's processors. The bare tunnel is the same wireguard-go with "+
-			"the same MTU, between the gateways, without a mesh. Members' packets go through Flannel's VXLAN to their gateway and, on the other "+
-			"side, from it.", rounds, roundTime.Seconds()))
-	t := r.table("path", "Mbit/s", "÷ bare", "round trip ms", "÷ bare")
+	r.section(title, fmt.Sprintf("%s One TCP stream (iperf3, %d rounds of %.0f s, the paths taking turns) and 200 pings 5 ms apart; medians, and of "+
+		"ratios the median of the rounds'. One lab; both ends of every path are on this machine's processors. The bare tunnel is the same "+
+		"wireguard-go with the same MTU, between the gateways, without a mesh. *Bytes a packet* is what the stream's packets have on average where "+
+		"they enter the mesh's tunnel on the gateway: with its offloads one of TCP's carries many segments. Load average before and after: %s, %s.",
+		how, rounds, roundTime.Seconds(), before, load()))
+	t := r.table("path", "Mbit/s", "÷ bare", "round trip ms", "÷ bare", "bytes a packet")
 	reference := paths[0]
 	for _, p := range paths {
 		// Ratios round by round: what slows the machine down slows both.
@@ -87,7 +122,11 @@ func tunnels(ctx context.Context, r *report) error {
 			speed = append(speed, p.mbps[i]/reference.mbps[i])
 			trip = append(trip, p.rtt[i]/reference.rtt[i])
 		}
-		t.row(p.what, fmt.Sprintf("%.0f", middle(p.mbps)), fmt.Sprintf("%.2f", median(speed)), fmt.Sprintf("%.3f", middle(p.rtt)), fmt.Sprintf("%.2f", median(trip)))
+		size := "-"
+		if n := middle(p.perPacket); n > 0 {
+			size = fmt.Sprintf("%.0f", n)
+		}
+		t.row(p.what, fmt.Sprintf("%.0f", middle(p.mbps)), fmt.Sprintf("%.2f", median(speed)), fmt.Sprintf("%.3f", middle(p.rtt)), fmt.Sprintf("%.2f", median(trip)), size)
 	}
 	return nil
 }
@@ -97,7 +136,12 @@ func middle(values []float64) float64 { return median(append([]float64(nil), val
 
 var rttLine = regexp.MustCompile(`rtt min/avg/max/mdev = [\d.]+/([\d.]+)/`)
 
-func (p *path) measure(ctx context.Context, port int) error {
+// measure adds a round; gateway is the one whose tunnel the stream takes, if any.
+func (p *path) measure(ctx context.Context, gateway *lab.Machine, port int) error {
+	before, err := intoTunnel(ctx, gateway)
+	if err != nil {
+		return err
+	}
 	out, err := p.from.Exec(ctx, "/usr/bin/iperf3", "--client", p.address, "--port", fmt.Sprint(port), "--time", fmt.Sprint(int(roundTime.Seconds())), "--json")
 	if err != nil {
 		return err
@@ -113,6 +157,16 @@ func (p *path) measure(ctx context.Context, port int) error {
 		return fmt.Errorf("iperf3: %w", err)
 	}
 	p.mbps = append(p.mbps, result.End.Received.BitsPerSecond/1e6)
+	after, err := intoTunnel(ctx, gateway)
+	if err != nil {
+		return err
+	}
+	perPacket := 0.0
+	// Fewer are probes of the mesh's own.
+	if packets := after.packets - before.packets; packets > 1000 {
+		perPacket = float64(after.bytes-before.bytes) / float64(packets)
+	}
+	p.perPacket = append(p.perPacket, perPacket)
 
 	out, err = p.from.Exec(ctx, "/usr/bin/ping", "-n", "-q", "-i", "0.005", "-c", "200", p.address)
 	if err != nil {
@@ -125,6 +179,18 @@ func (p *path) measure(ctx context.Context, port int) error {
 	rtt, err := strconv.ParseFloat(m[1], 64)
 	p.rtt = append(p.rtt, rtt)
 	return err
+}
+
+// counted is what a link has sent.
+type counted struct{ packets, bytes int }
+
+// intoTunnel counts what entered a gateway's tunnel.
+func intoTunnel(ctx context.Context, gateway *lab.Machine) (c counted, err error) {
+	out, err := gateway.Shell(ctx, "cd /sys/class/net/kilo0/statistics && cat tx_packets tx_bytes")
+	if err == nil {
+		_, err = fmt.Sscan(out, &c.packets, &c.bytes)
+	}
+	return c, err
 }
 
 // Addresses inside the bare tunnel, which are nobody else's.
