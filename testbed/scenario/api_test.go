@@ -31,7 +31,7 @@ func apiServerAway(t *testing.T, l *lab.Lab) {
 	streams := startStreams(t, l, "b2 a3", "a1 b1", "node/a2 node/b2")
 	for _, name := range []string{"c1", "a3"} { // a gateway without an endpoint, a member
 		ok(t, l.Machine(name).RestartAgent(t.Context()))
-		took := whole(t, l, 20*time.Second)
+		took := whole(t, l, soon)
 		t.Logf("without an API server: whole %s after the restart of %s's agent", took.Round(10*time.Millisecond), name)
 		if status := must(l.Machine(name).AgentGet(t.Context(), "/status"))(t); !strings.Contains(status, `"snapshot": "disk"`) {
 			t.Errorf("%s did not start from its snapshot:\n%s", name, status)
@@ -44,7 +44,7 @@ func apiServerAway(t *testing.T, l *lab.Lab) {
 	// Nobody has heard of anything for long: who starts now knows all the same. (Its
 	// built-in device goes with it, so it is one that the streams do not pass.)
 	ok(t, l.Machine("c1").RestartAgent(t.Context()))
-	t.Logf("after %s without an API server: whole %s after the restart of c1's agent", absence, whole(t, l, 20*time.Second).Round(10*time.Millisecond))
+	t.Logf("after %s without an API server: whole %s after the restart of c1's agent", absence, whole(t, l, soon).Round(10*time.Millisecond))
 
 	ok(t, cp.SignalDaemon("kube-apiserver", unix.SIGCONT))
 	time.Sleep(20 * time.Second) // Nodes may be called not ready for a while
@@ -53,7 +53,7 @@ func apiServerAway(t *testing.T, l *lab.Lab) {
 			t.Errorf("%s, whose agents run or are not in the way: %s", s.name, stats)
 		}
 	}
-	whole(t, l, 10*time.Second)
+	whole(t, l, soon)
 	if now := gatewaysOf(t, l); !maps.Equal(gateways, now) {
 		t.Errorf("gateways were %v and are %v", gateways, now)
 	}

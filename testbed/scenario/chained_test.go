@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
@@ -74,14 +73,14 @@ spec:
 		}
 		apply(t, l, p.policy)
 		slices.Sort(p.allowed)
-		eventually(t, 30*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if got := reaches(); !slices.Equal(slices.Sorted(slices.Values(got)), p.allowed) {
 				return fmt.Errorf("a policy for %s: %s is reached by %s, want %s", p.what, to.Name, strings.Join(got, " "), strings.Join(p.allowed, " "))
 			}
 			return nil
 		})
 		must(l.Kubectl(t.Context(), "delete", "networkpolicy,ciliumnetworkpolicy", "--all"))(t)
-		eventually(t, 30*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if got := reaches(); len(got) != len(from)-1 {
 				return fmt.Errorf("without a policy %s is reached by %s alone", to.Name, strings.Join(got, " "))
 			}

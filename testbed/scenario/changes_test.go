@@ -37,7 +37,7 @@ func TestChanges(t *testing.T) {
 	l := upWith(t, lab.Options{Name: labName(t), HoldAgents: true}, spec)
 	nameIs(t, l, "b1.example.net", l.Machine("b1").Public)
 	ok(t, l.StartAgents(t.Context()))
-	t.Logf("whole after %s", whole(t, l, time.Minute).Round(10*time.Millisecond))
+	t.Logf("whole after %s", whole(t, l, soon).Round(10*time.Millisecond))
 	for _, s := range []struct {
 		name string
 		run  func(*testing.T, *lab.Lab)
@@ -95,11 +95,11 @@ func nameWithoutAddress(t *testing.T, l *lab.Lab) {
 	}
 	nowhere := "nowhere.invalid:51820"
 	ok(t, l.Annotate(t.Context(), "v2", map[string]*string{"kilo.squat.ai/force-endpoint": &nowhere}))
-	eventually(t, 20*time.Second, warned(t, l, "", "node/v2", "nowhere.invalid"))
-	whole(t, l, 5*time.Second)
+	eventually(t, soon, warned(t, l, "", "node/v2", "nowhere.invalid"))
+	whole(t, l, soon)
 	ok(t, l.Annotate(t.Context(), "v2", map[string]*string{"kilo.squat.ai/force-endpoint": nil}))
-	eventually(t, 10*time.Second, unwarned(t, l, "", "node/v2", "nowhere.invalid"))
-	whole(t, l, 5*time.Second)
+	eventually(t, soon, unwarned(t, l, "", "node/v2", "nowhere.invalid"))
+	whole(t, l, soon)
 }
 
 // A gateway's public address changes, as at home every night, and with it what
@@ -117,7 +117,7 @@ func publicAddressChanges(t *testing.T, l *lab.Lab) {
 			nameIs(t, l, c.name, after)
 		}
 		must(l.Renumber(t.Context(), c.node, netip.Addr{}, after))(t)
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if got := annotation(t, l, c.node, "kilo.squat.ai/endpoint"); got != published+":51820" {
 				return fmt.Errorf("%s publishes endpoint %s, want %s", c.node, got, published)
 			}
@@ -129,7 +129,7 @@ func publicAddressChanges(t *testing.T, l *lab.Lab) {
 		if stats.LongestGap > 2*time.Second {
 			t.Errorf("%s: %s", stream.name, stats)
 		}
-		whole(t, l, 20*time.Second)
+		whole(t, l, soon)
 		reachAll(t, l, 30, 42)
 		for node, endpoints := range endpointsOf(t, l) {
 			if strings.Contains(endpoints, before.String()+":") {
@@ -156,8 +156,8 @@ func internalAddressChanges(t *testing.T, l *lab.Lab) {
 		after := netip.AddrFrom4([4]byte{10, before.As4()[1], 0, before.As4()[3] + 100})
 		changed := time.Now()
 		must(l.Renumber(t.Context(), name, after, netip.Addr{}))(t)
-		eventually(t, 10*time.Second, nobodyKnows(t, l, before.String()))
-		whole(t, l, 20*time.Second)
+		eventually(t, soon, nobodyKnows(t, l, before.String()))
+		whole(t, l, soon)
 		t.Logf("%s has %s instead of %s: whole after %s", name, after, before, time.Since(changed).Round(10*time.Millisecond))
 		if knowing := whoKnows(t, l, after.String()); len(knowing) < len(l.Agents())-1 {
 			t.Errorf("of %s only %q know", after, knowing)
@@ -195,7 +195,7 @@ func locationChanges(t *testing.T, l *lab.Lab) {
 	}{{&edge, v2}, {nil, v1}} {
 		ok(t, l.Annotate(t.Context(), "v1", map[string]*string{"kilo.squat.ai/location": c.location}))
 		began := time.Now()
-		eventually(t, 20*time.Second, func() error {
+		eventually(t, soon, func() error {
 			for _, gateway := range []string{"a1", "b1", "cp"} {
 				if got := over(gateway); len(got) != 1 || got[0] != c.peer {
 					return fmt.Errorf("%s has %s at %q, want %q", gateway, prefix, got, c.peer)
@@ -209,7 +209,7 @@ func locationChanges(t *testing.T, l *lab.Lab) {
 			}
 			return nil
 		})
-		t.Logf("v1 moved after %s, whole %s later", time.Since(began).Round(10*time.Millisecond), whole(t, l, 20*time.Second).Round(10*time.Millisecond))
+		t.Logf("v1 moved after %s, whole %s later", time.Since(began).Round(10*time.Millisecond), whole(t, l, soon).Round(10*time.Millisecond))
 		reachAll(t, l, 30, 42)
 	}
 }
@@ -223,7 +223,7 @@ func keyChanges(t *testing.T, l *lab.Lab) {
 		must(m.Shell(t.Context(), "rm /var/lib/kilo/key"))(t)
 		ok(t, m.StartAgent(t.Context()))
 		began := time.Now()
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			after := annotation(t, l, name, "kilo.squat.ai/key")
 			if after == before {
 				return fmt.Errorf("%s publishes its old key", name)
@@ -239,7 +239,7 @@ func keyChanges(t *testing.T, l *lab.Lab) {
 			}
 			return nil
 		})
-		t.Logf("%s has another key: known after %s, whole %s later", name, time.Since(began).Round(10*time.Millisecond), whole(t, l, 20*time.Second).Round(10*time.Millisecond))
+		t.Logf("%s has another key: known after %s, whole %s later", name, time.Since(began).Round(10*time.Millisecond), whole(t, l, soon).Round(10*time.Millisecond))
 	}
 }
 
@@ -259,7 +259,7 @@ func allowedLocationIPs(t *testing.T, l *lab.Lab) {
 
 	prefix := printer.Addr.String() + "/32"
 	ok(t, l.Annotate(t.Context(), "b1", map[string]*string{"kilo.squat.ai/allowed-location-ips": &prefix}))
-	eventually(t, 5*time.Second, func() error { return l.Pod("a3").Ping(t.Context(), printer.Addr) })
+	eventually(t, soon, func() error { return l.Pod("a3").Ping(t.Context(), printer.Addr) })
 	for who, source := range seenAs(t, others, printer) {
 		if source != l.Machine("b1").Addr.String() {
 			t.Errorf("the printer sees %s as %s, want b's gateway, %s", who, source, l.Machine("b1").Addr)
@@ -277,7 +277,7 @@ func allowedLocationIPs(t *testing.T, l *lab.Lab) {
 	if node(t, l, "v1").UID < node(t, l, "b1").UID {
 		winner, loser = loser, winner
 	}
-	eventually(t, 5*time.Second, warned(t, l, "PrefixConflict", "node/"+loser, prefix))
+	eventually(t, soon, warned(t, l, "PrefixConflict", "node/"+loser, prefix))
 	key := annotation(t, l, winner, "kilo.squat.ai/key")
 	for _, gateway := range []string{"a1", "v2", "cp"} {
 		for peer, prefixes := range wg(t, l, gateway, "allowed-ips") {
@@ -289,9 +289,9 @@ func allowedLocationIPs(t *testing.T, l *lab.Lab) {
 	for _, name := range []string{"v1", "b1"} {
 		ok(t, l.Annotate(t.Context(), name, map[string]*string{"kilo.squat.ai/allowed-location-ips": nil}))
 	}
-	eventually(t, 5*time.Second, nobodyKnows(t, l, printer.Addr.String()))
-	eventually(t, 5*time.Second, unwarned(t, l, "PrefixConflict", "node/"+loser, prefix))
-	whole(t, l, 10*time.Second)
+	eventually(t, soon, nobodyKnows(t, l, printer.Addr.String()))
+	eventually(t, soon, unwarned(t, l, "PrefixConflict", "node/"+loser, prefix))
+	whole(t, l, soon)
 }
 
 // seenAs is the source that a machine sees of each that pings it.
@@ -318,7 +318,7 @@ func twoClaimOneThing(t *testing.T, l *lab.Lab) {
 	all := append(l.PodPlaces(), l.NodePlaces()...)
 	stillReached := func(what string, from []*lab.Place, to ...*lab.Place) {
 		t.Helper()
-		eventually(t, 5*time.Second, func() error {
+		eventually(t, soon, func() error {
 			m, err := lab.Reach(t.Context(), from, to)
 			if err == nil && !m.OK() {
 				err = fmt.Errorf("%s:\n%s", what, m)
@@ -349,23 +349,23 @@ func twoClaimOneThing(t *testing.T, l *lab.Lab) {
 		must(b1.Shell(t.Context(), "rm /var/lib/kilo/snapshot.json"))(t)
 		ok(t, b1.StartAgent(t.Context()))
 		ok(t, b1.WaitForAgent(t.Context(), 30*time.Second))
-		eventually(t, 20*time.Second, func() error { return l.Pod("b2").Ping(t.Context(), l.Pod("a3").Addr) })
+		eventually(t, soon, func() error { return l.Pod("b2").Ping(t.Context(), l.Pod("a3").Addr) })
 	}
 
 	addr := a3.Addr.String() + "/24"
 	ok(t, l.Annotate(t.Context(), "v2", map[string]*string{"kilo.squat.ai/force-internal-ip": &addr}))
-	eventually(t, 5*time.Second, says("DuplicateInternalIP", a3.Addr.String()))
+	eventually(t, soon, says("DuplicateInternalIP", a3.Addr.String()))
 	forgetful()
 	stillReached("v2 claims a3's internal address", all, append(first, &l.Pod("v2").Place)...)
 	ok(t, l.Annotate(t.Context(), "v2", map[string]*string{"kilo.squat.ai/force-internal-ip": nil}))
-	whole(t, l, 10*time.Second)
+	whole(t, l, soon)
 
 	must(v2.Shell(t.Context(), fmt.Sprintf("cp /run/flannel/subnet.env /run/subnet.env; sed -i 's|^FLANNEL_SUBNET=.*|FLANNEL_SUBNET=%s|' /run/flannel/subnet.env", netip.PrefixFrom(pod(l, "a3").Masked().Addr().Next(), 24))))(t)
-	eventually(t, 10*time.Second, says("OverlappingPodPrefix", pod(l, "a3").Masked().String()))
+	eventually(t, soon, says("OverlappingPodPrefix", pod(l, "a3").Masked().String()))
 	forgetful()
 	stillReached("v2 claims a3's pods", all, append(first, &v2.Place)...)
 	must(v2.Shell(t.Context(), "mv /run/subnet.env /run/flannel/subnet.env"))(t)
-	whole(t, l, 20*time.Second)
+	whole(t, l, soon)
 
 	// v2 is started with a copy of the key of a1, a gateway. (Its device is new; one
 	// that has peers is in the tests of core/agent.)
@@ -378,7 +378,7 @@ func twoClaimOneThing(t *testing.T, l *lab.Lab) {
 	}
 	streams := startStreams(t, l, "a3 b2", "b2 a3", "node/a1 node/v1")
 	start(key)
-	eventually(t, 30*time.Second, says("DuplicateKey", "node a1"))
+	eventually(t, soon, says("DuplicateKey", "node a1"))
 	time.Sleep(5 * time.Second)
 	for _, s := range streams {
 		if stats := must(s.run.Stop(t.Context()))(t); stats.Lost() > 0 {
@@ -392,9 +392,9 @@ func twoClaimOneThing(t *testing.T, l *lab.Lab) {
 	stillReached("v2 has the key of a1", others, first...)
 	start(own)
 
-	whole(t, l, 30*time.Second)
+	whole(t, l, soon)
 	for _, kind := range []string{"DuplicateInternalIP", "OverlappingPodPrefix", "DuplicateKey"} {
-		eventually(t, 5*time.Second, unwarned(t, l, kind, "node/v2", ""))
+		eventually(t, soon, unwarned(t, l, kind, "node/v2", ""))
 	}
 	reachAll(t, l, 30, 42)
 }

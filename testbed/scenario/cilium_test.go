@@ -40,7 +40,7 @@ func TestCilium(t *testing.T) {
 				before[n.Name] = ciliumState(t, n)
 			}
 			ok(t, l.StartAgents(t.Context()))
-			t.Logf("whole after %s", whole(t, l, time.Minute).Round(10*time.Millisecond))
+			t.Logf("whole after %s", whole(t, l, soon).Round(10*time.Millisecond))
 			reachAll(t, l, 42, 56)
 			if spec.Cilium.Mode == lab.CiliumNative {
 				sourcesAreTrue(t, l)
@@ -86,7 +86,7 @@ func TestCiliumInACloudWithoutEncapsulation(t *testing.T) {
 	inACloud(&spec)
 	spec.AgentFlags = []string{"--encapsulate=crosssubnet"}
 	l := up(t, spec)
-	eventually(t, time.Minute, func() error {
+	eventually(t, soon, func() error {
 		if err := l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr); err != nil {
 			return err // another subnet: encapsulated still
 		}
@@ -117,7 +117,7 @@ func TestCiliumWithoutEncapsulation(t *testing.T) {
 			spec.CNI, spec.Cilium.Mode, spec.RPFilter = lab.CNICilium, c.mode, c.filter
 			spec.AgentFlags = []string{"--encapsulate=" + c.encapsulate}
 			l := up(t, spec)
-			whole(t, l, time.Minute)
+			whole(t, l, soon)
 			reachAll(t, l, 42, 56)
 			has := must(l.Machine("a3").Shell(t.Context(), "ip -o link show dev kilo-vxlan 2>/dev/null || true"))(t) != ""
 			if has != (c.encapsulate == "always") {
@@ -165,7 +165,7 @@ func ciliumServicesAcross(t *testing.T, l *lab.Lab) {
 	} {
 		for _, from := range callersOf(l, c.backend) {
 			fromPod := slices.ContainsFunc(l.PodPlaces(), func(p *lab.Place) bool { return p.Name == from.Name })
-			eventually(t, 20*time.Second, func() error { // who answers for Services learns of it
+			eventually(t, soon, func() error { // who answers for Services learns of it
 				seen, err := from.SeenAt(t.Context(), c.at)
 				if err == nil && fromPod && c.at != atNode && seen != from.Addr {
 					err = fmt.Errorf("seen as %s, want %s", seen, from.Addr)
@@ -203,7 +203,7 @@ func datagramsArrive(t *testing.T, l *lab.Lab, pairs ...[2]string) {
 			}
 		}
 		conn.Close()
-		eventually(t, 5*time.Second, func() error {
+		eventually(t, soon, func() error {
 			arrived := map[int]int{}
 			for _, n := range must(to.Datagrams(t.Context()))(t)[len(before):] {
 				arrived[n+headers]++
@@ -223,7 +223,7 @@ func datagramsArrive(t *testing.T, l *lab.Lab, pairs ...[2]string) {
 // those of other locations.
 func alone(t *testing.T, l *lab.Lab, node string) {
 	t.Helper()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, soon, func() error {
 		for _, p := range must(l.Matrix(t.Context()))(t).Pairs {
 			involved := l.Pod(p.From).Node == node || l.Pod(p.To).Node == node
 			if lost := involved && p.Across(); p.OK == lost {
@@ -245,7 +245,7 @@ func agentsRestart(t *testing.T, from, to *lab.Pod, nodes ...*lab.Machine) {
 		if stats := must(pings.Stop(t.Context()))(t); stats.Lost() > 0 {
 			t.Errorf("%s → %s, while the agent of %s restarts: %s", from.Name, to.Name, n.Name, stats)
 		}
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			after, err := n.NetState(t.Context())
 			if diff := before.Diff(after); err == nil && diff != "" {
 				err = fmt.Errorf("%s, before the restart of its agent and after:\n%s", n.Name, diff)

@@ -56,7 +56,7 @@ func restartedAlone(t *testing.T, l *lab.Lab) {
 	streams := startStreams(t, l, "a3 b2", "b2 a1")
 	for _, n := range nodes {
 		ok(t, n.RestartAgent(t.Context()))
-		eventually(t, 20*time.Second, func() error {
+		eventually(t, soon, func() error {
 			status, err := n.AgentGet(t.Context(), "/status")
 			if err == nil && !strings.Contains(status, `"snapshot": "disk"`) {
 				err = fmt.Errorf("%s did not start from its snapshot: %s", n.Name, status)
@@ -79,7 +79,7 @@ func restartedAlone(t *testing.T, l *lab.Lab) {
 	for _, n := range nodes {
 		ok(t, n.SignalDaemon("cilium-agent", unix.SIGCONT))
 	}
-	whole(t, l, time.Minute)
+	whole(t, l, soon)
 }
 
 // The annotation moves location a's gateway to a2 and to a1 back.
@@ -94,8 +94,8 @@ func gatewayMoves(t *testing.T, l *lab.Lab) {
 			}
 			ok(t, l.Annotate(t.Context(), n, map[string]*string{"kilo.squat.ai/leader": value}))
 		}
-		eventually(t, 10*time.Second, gatewayIs(t.Context(), l, "a", to))
-		whole(t, l, 10*time.Second)
+		eventually(t, soon, gatewayIs(t.Context(), l, "a", to))
+		whole(t, l, soon)
 		for _, s := range streams {
 			stats := must(s.run.Stop(t.Context()))(t)
 			t.Logf("the gateway moves to %s: %s: %s", to, s.name, stats)
@@ -124,17 +124,17 @@ func forwardDropsOnCilium(t *testing.T, l *lab.Lab) {
 	}
 	t.Logf("by default %s", broken.Summary())
 	for _, n := range dropping {
-		eventually(t, 10*time.Second, warns(t, n, "ForwardDrop", "--iptables-forward-rules"))
+		eventually(t, soon, warns(t, n, "ForwardDrop", "--iptables-forward-rules"))
 		ok(t, n.RestartAgent(t.Context(), "--iptables-forward-rules"))
 	}
-	whole(t, l, time.Minute)
-	whole(t, l, time.Minute)
+	whole(t, l, soon)
+	whole(t, l, soon)
 	policyOnOneNode(t, l)
 	for _, n := range dropping {
 		must(n.Shell(t.Context(), "iptables-nft -P FORWARD ACCEPT"))(t)
 		ok(t, n.RestartAgent(t.Context()))
 	}
-	whole(t, l, time.Minute)
+	whole(t, l, soon)
 }
 
 // policyOnOneNode lets the second pod of a3 be reached by its first, by label, and
@@ -151,7 +151,7 @@ spec:
   ingress:
   - from: [{podSelector: {matchLabels: {app: pod-a3-1}}}]
 `)
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, soon, func() error {
 		var names []string
 		for _, pair := range must(lab.Reach(t.Context(), l.PodPlaces(), []*lab.Place{&to.Place}))(t).Pairs {
 			if pair.OK {
@@ -164,7 +164,7 @@ spec:
 		return nil
 	})
 	must(l.Kubectl(t.Context(), "delete", "networkpolicy", "on-one-node"))(t)
-	eventually(t, 20*time.Second, func() error { return l.Pod("b2").Ping(t.Context(), to.Addr) })
+	eventually(t, soon, func() error { return l.Pod("b2").Ping(t.Context(), to.Addr) })
 }
 
 // Every pair that can meet does so directly, and in one location too, on Cilium as
@@ -181,10 +181,10 @@ func TestCiliumGranularities(t *testing.T) {
 				for _, n := range l.Agents() {
 					ok(t, n.RestartAgent(t.Context(), "--mesh-granularity="+granularity))
 				}
-				whole(t, l, time.Minute)
-				eventually(t, 30*time.Second, linked(t, l, "a3", "b2"))
+				whole(t, l, soon)
+				eventually(t, soon, linked(t, l, "a3", "b2"))
 				if granularity == "full" {
-					eventually(t, 30*time.Second, linked(t, l, "a2", "a3"))
+					eventually(t, soon, linked(t, l, "a2", "a3"))
 				}
 				reachAll(t, l, 30, 30)
 				ciliumAdoptsNothing(t, l)

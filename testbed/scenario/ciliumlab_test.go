@@ -27,7 +27,7 @@ func ciliumAlone(t *testing.T, l *lab.Lab, says []string) {
 	ciliumEnforcesPolicies(t, l)
 	ciliumRestarts(t, l.Machine("a2"), l.Pod("a1"), l.Pod("a2"))
 	service := must(l.Expose(t.Context(), "inside", l.Pod("a2")))(t)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, soon, func() error {
 		for _, from := range []*lab.Place{&l.Pod("a3").Place, &l.Machine("a3").Place} {
 			if _, err := from.SeenAt(t.Context(), service); err != nil {
 				return err
@@ -66,7 +66,7 @@ func ciliumModes() []ciliumMode {
 func ciliumNodeJoinsAndLeaves(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	must(l.Join(t.Context(), "b", lab.Node{Name: "b3", Pods: 1}))(t)
-	eventually(t, 30*time.Second, func() error { return l.Pod("b3").Ping(t.Context(), l.Pod("b1").Addr) })
+	eventually(t, soon, func() error { return l.Pod("b3").Ping(t.Context(), l.Pod("b1").Addr) })
 	ok(t, l.Leave(t.Context(), "b3"))
 	if left := must(l.Kubectl(t.Context(), "get", "nodes,pods,ciliumnodes,ciliumendpoints", "--output=name"))(t); strings.Contains(left, "b3") {
 		t.Errorf("b3 is still there:\n%s", left)
@@ -87,7 +87,7 @@ spec:
   ingress:
   - from: [{podSelector: {matchLabels: {app: pod-a3}}}]
 `)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, soon, func() error {
 		if a1.Ping(t.Context(), a2.Addr) == nil {
 			return fmt.Errorf("%s reaches %s against the policy", a1.Name, a2.Name)
 		}
@@ -95,7 +95,7 @@ spec:
 	})
 	ok(t, a3.Ping(t.Context(), a2.Addr))
 	must(l.Kubectl(t.Context(), "delete", "networkpolicy", "only-a3"))(t)
-	eventually(t, 20*time.Second, func() error { return a1.Ping(t.Context(), a2.Addr) })
+	eventually(t, soon, func() error { return a1.Ping(t.Context(), a2.Addr) })
 }
 
 // ciliumRestarts restarts a node's Cilium agent while a pod elsewhere pings one
@@ -116,7 +116,7 @@ func ciliumRestarts(t *testing.T, n *lab.Machine, from, to *lab.Pod) {
 		t.Errorf("%s → %s, while Cilium's agent restarts: %s", from.Name, to.Name, stats)
 	}
 	// It takes its old chains away a moment later.
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, soon, func() error {
 		if diff := before.Diff(ciliumState(t, n)); diff != "" {
 			return fmt.Errorf("%s, before the restart of Cilium's agent and after:\n%s", n.Name, diff)
 		}

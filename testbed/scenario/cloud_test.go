@@ -26,7 +26,7 @@ func TestCloud(t *testing.T) {
 	}
 	ok(t, l.StartAgents(t.Context()))
 	for _, n := range late {
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			_, err := n.AgentGet(t.Context(), "/readyz")
 			if err == nil || !strings.Contains(err.Error(), "waiting for /run/flannel/subnet.env") {
 				return fmt.Errorf("%s, without Flannel: %v", n.Name, err)
@@ -35,7 +35,7 @@ func TestCloud(t *testing.T) {
 		})
 		ok(t, n.RestartFlannel(t.Context()))
 	}
-	t.Logf("whole %s after Flannel's start", whole(t, l, 30*time.Second).Round(10*time.Millisecond))
+	t.Logf("whole %s after Flannel's start", whole(t, l, soon).Round(10*time.Millisecond))
 	reachAll(t, l, 42, 56)
 	sourcesAreTrue(t, l)
 	servicesAcross(t, l)
@@ -44,7 +44,7 @@ func TestCloud(t *testing.T) {
 		ok(t, n.KillDaemon(t.Context(), "flanneld"))
 		must(n.Shell(t.Context(), "ip link del flannel.42"))(t)
 		ok(t, n.RestartFlannel(t.Context()))
-		t.Logf("%s: whole %s after Flannel made its device anew", n.Name, whole(t, l, 20*time.Second).Round(10*time.Millisecond))
+		t.Logf("%s: whole %s after Flannel made its device anew", n.Name, whole(t, l, soon).Round(10*time.Millisecond))
 	}
 	reachAll(t, l, 42, 56)
 }

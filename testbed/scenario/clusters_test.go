@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
@@ -32,8 +31,8 @@ func twoClusters(t *testing.T) (prod, dr *lab.Lab) {
 	second.Locations[1].Nodes[0].ControlPlane = true
 	prod, dr = upNamed(t, labName(t)+"-a", first), upNamed(t, labName(t)+"-b", second)
 	ok(t, lab.Connect(t.Context(), prod, dr))
-	whole(t, prod, time.Minute)
-	whole(t, dr, time.Minute)
+	whole(t, prod, soon)
+	whole(t, dr, soon)
 	return prod, dr
 }
 
@@ -52,7 +51,7 @@ func across(t *testing.T, from, to []*lab.Pod) {
 	t.Helper()
 	for _, p := range from {
 		for _, q := range to {
-			eventually(t, 20*time.Second, func() error {
+			eventually(t, soon, func() error {
 				seen, err := p.SeenBy(t.Context(), q)
 				if err == nil && seen != p.Addr {
 					err = fmt.Errorf("it sees %s", seen)
@@ -69,7 +68,7 @@ func across(t *testing.T, from, to []*lab.Pod) {
 // served asks an address for the name of the pod behind it.
 func served(t *testing.T, from *lab.Pod, at netip.AddrPort, want string) {
 	t.Helper()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, soon, func() error {
 		name, err := from.Get(t.Context(), fmt.Sprintf("http://%s/name", at))
 		if err == nil && strings.TrimSpace(name) != want {
 			err = fmt.Errorf("%q answers, want %s", name, want)
@@ -158,7 +157,7 @@ ports: [{port: 8080}]
 // apart demands that no pod of one cluster reaches one of the other.
 func apart(t *testing.T, prod, dr *lab.Lab) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, soon, func() error {
 		m, err := lab.Reach(t.Context(), prod.PodPlaces(), dr.PodPlaces())
 		if err == nil && m.Passed() > 0 {
 			err = fmt.Errorf("pods still reach the other cluster:\n%s", m)
@@ -194,7 +193,7 @@ func linkedClusters(t *testing.T, prod, dr *lab.Lab) {
 	}
 
 	ok(t, dr.Annotate(t.Context(), "x2", map[string]*string{"kilo.squat.ai/leader": new(string)}))
-	eventually(t, 20*time.Second, gatewayIs(t.Context(), dr, "x", "x2"))
+	eventually(t, soon, gatewayIs(t.Context(), dr, "x", "x2"))
 	if changed := link("link", names...); strings.Count(changed, "changed Peer dr-x: the gateway's key") != 1 || strings.Count(changed, "kept ") != 3 {
 		t.Errorf("after a change of gateway:\n%s", changed)
 	}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
@@ -31,7 +30,7 @@ func kgctlConnect(t *testing.T, l *lab.Lab) {
 	ended := func(peer string) {
 		t.Helper()
 		shell("kill -INT $(cat /run/connect.pid)")
-		eventually(t, 20*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if left := shell("kill -0 $(cat /run/connect.pid) 2>/dev/null && cat /run/connect.log || true"); left != "" {
 				return fmt.Errorf("it still runs: %s", left)
 			}
@@ -47,7 +46,7 @@ func kgctlConnect(t *testing.T, l *lab.Lab) {
 
 	start("", "seb-laptop --interface wgk")
 	for _, to := range []netip.Addr{l.Pod("a3").Addr, l.Pod("b2").Addr, l.Machine("cp").Addr} {
-		eventually(t, 40*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if err := laptop.Ping(t.Context(), to); err != nil {
 				return fmt.Errorf("%w\n%s", err, shell("cat /run/connect.log; ip addr show wgk 2>&1; ip route"))
 			}
@@ -64,7 +63,7 @@ func kgctlConnect(t *testing.T, l *lab.Lab) {
 
 	start("setpriv --reuid=65534 --regid=65534 --clear-groups", "seb-socks --socks5 127.0.0.1:1080")
 	url := fmt.Sprintf("http://%s/source", netip.AddrPortFrom(l.Pod("a3").Addr, lab.EchoPort))
-	eventually(t, 40*time.Second, func() error {
+	eventually(t, soon, func() error {
 		seen, err := laptop.Shell(t.Context(), "curl -sS --max-time 10 --socks5-hostname 127.0.0.1:1080 "+url)
 		if a, bad := netip.ParseAddr(strings.TrimSpace(seen)); err != nil || bad != nil || !netip.MustParsePrefix("10.5.0.0/24").Contains(a) {
 			return fmt.Errorf("curl by the proxy: %q, %v\n%s", seen, err, shell("cat /run/connect.log"))

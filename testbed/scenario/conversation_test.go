@@ -38,7 +38,7 @@ type conversation struct {
 func converse(t *testing.T, name string, from *lab.Place, to netip.AddrPort) *conversation {
 	t.Helper()
 	var conn net.Conn
-	eventually(t, 15*time.Second, func() (err error) { // kube-proxy learns of it
+	eventually(t, soon, func() (err error) { // kube-proxy learns of it
 		conn, err = from.Dial(t.Context(), "tcp", to.String())
 		return err
 	})

@@ -3,7 +3,6 @@ package scenario
 import (
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,7 +44,7 @@ func encryptedOrNothing(t *testing.T, l *lab.Lab) {
 			}
 			wires.quiet(t)
 			ok(t, n.SignalDaemon("kg", unix.SIGCONT))
-			whole(t, l, 20*time.Second)
+			whole(t, l, soon)
 		})
 	}
 }

@@ -19,7 +19,7 @@ func flannelRestarted(t *testing.T, l *lab.Lab) {
 		if n.Daemon("flanneld") == flannel {
 			t.Fatalf("%s: flanneld is process %d as before", name, flannel)
 		}
-		t.Logf("%s: whole %s after Flannel's restart", name, whole(t, l, 10*time.Second).Round(10*time.Millisecond))
+		t.Logf("%s: whole %s after Flannel's restart", name, whole(t, l, soon).Round(10*time.Millisecond))
 
 		ok(t, n.KillDaemon(t.Context(), "flanneld"))
 		must(n.Shell(t.Context(), "ip link del flannel.1"))(t)
@@ -27,7 +27,7 @@ func flannelRestarted(t *testing.T, l *lab.Lab) {
 			t.Errorf("%s reaches another location without a way to its gateway", name)
 		}
 		ok(t, n.RestartFlannel(t.Context()))
-		t.Logf("%s: whole %s after Flannel made its device anew", name, whole(t, l, 20*time.Second).Round(10*time.Millisecond))
+		t.Logf("%s: whole %s after Flannel made its device anew", name, whole(t, l, soon).Round(10*time.Millisecond))
 
 		if n.Daemon("kg") != agent {
 			t.Errorf("%s: the agent is process %d, was %d", name, n.Daemon("kg"), agent)

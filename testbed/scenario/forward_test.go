@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
@@ -44,10 +43,10 @@ func TestForeignForwardChainThatDrops(t *testing.T) {
 			// By default: said, and left alone.
 			ok(t, l.StartAgents(t.Context()))
 			for _, n := range l.Agents() {
-				eventually(t, time.Minute, func() error { _, err := n.AgentGet(t.Context(), "/readyz"); return err })
+				eventually(t, soon, func() error { _, err := n.AgentGet(t.Context(), "/readyz"); return err })
 			}
 			for _, n := range dropping {
-				eventually(t, 10*time.Second, warns(t, n, "ForwardDrop", c.chain, "--iptables-forward-rules"))
+				eventually(t, soon, warns(t, n, "ForwardDrop", c.chain, "--iptables-forward-rules"))
 				if diff := before[n.Name].Diff(withoutOurs(must(n.NetState(t.Context()))(t))); diff != "" {
 					t.Errorf("%s, beside what is ours:\n%s", n.Name, diff)
 				}
@@ -65,11 +64,11 @@ func TestForeignForwardChainThatDrops(t *testing.T) {
 			for _, n := range dropping {
 				ok(t, n.RestartAgent(t.Context(), "--iptables-forward-rules"))
 			}
-			whole(t, l, time.Minute)
+			whole(t, l, soon)
 			reachAll(t, l, 42, 56)
 			for _, n := range dropping {
 				must(n.Shell(t.Context(), c.flush))(t)
-				eventually(t, 10*time.Second, func() error {
+				eventually(t, soon, func() error {
 					_, err := n.Shell(t.Context(), "{ nft list ruleset; iptables-legacy-save; } | grep -q 'kilo: traffic of the mesh'")
 					return err
 				})

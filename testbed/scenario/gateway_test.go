@@ -24,8 +24,8 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 	time.Sleep(time.Second)
 	ok(t, l.Annotate(t.Context(), "a2", map[string]*string{"kilo.squat.ai/leader": &yes}))
 	asked := time.Now()
-	eventually(t, 10*time.Second, gatewayIs(t.Context(), l, "a", "a2"))
-	t.Logf("a2 serves %s after it was annotated; whole %s later", time.Since(asked).Round(10*time.Millisecond), whole(t, l, 10*time.Second).Round(10*time.Millisecond))
+	eventually(t, soon, gatewayIs(t.Context(), l, "a", "a2"))
+	t.Logf("a2 serves %s after it was annotated; whole %s later", time.Since(asked).Round(10*time.Millisecond), whole(t, l, soon).Round(10*time.Millisecond))
 	if now := epoch(); now != first+1 {
 		t.Errorf("epoch %d after %d: the gateway moved more than once", now, first)
 	}
@@ -48,13 +48,13 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 		return nil
 	})
 	notReady := time.Now()
-	eventually(t, 20*time.Second, gatewayIs(t.Context(), l, "a", "a1"))
-	eventually(t, 5*time.Second, func() error { return l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr) })
+	eventually(t, soon, gatewayIs(t.Context(), l, "a", "a1"))
+	eventually(t, soon, func() error { return l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr) })
 	t.Logf("a2 was held for ready for %s after its power-off; a1 serves, and packets pass, %s after that",
 		notReady.Sub(off).Round(time.Second), time.Since(notReady).Round(10*time.Millisecond))
 
 	ok(t, l.Machine("a2").PowerOn(t.Context()))
-	whole(t, l, 30*time.Second)
+	whole(t, l, soon)
 	time.Sleep(5 * time.Second)
 	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
 	if now := epoch(); now != first+2 {

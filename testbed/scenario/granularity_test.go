@@ -25,7 +25,7 @@ func TestCross(t *testing.T) {
 	before := whatIsOurs(t, l)
 
 	there := roll(t, l, "cross")
-	eventually(t, 10*time.Second, directAcross(t, l))
+	eventually(t, soon, directAcross(t, l))
 	reachAll(t, l, 30, 30)
 	sourcesAreTrue(t, l)
 	for _, s := range []struct {
@@ -44,7 +44,7 @@ func TestCross(t *testing.T) {
 	if there > time.Second || back > time.Second {
 		t.Error("the change cuts pods off")
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, soon, func() error {
 		for name, now := range whatIsOurs(t, l) {
 			if now != before[name] {
 				return fmt.Errorf("%s held\n%s\nand after cross and back holds\n%s", name, before[name], now)
@@ -77,7 +77,7 @@ func roll(t *testing.T, l *lab.Lab, granularity string) time.Duration {
 		streams := startStreams(t, l, podPairs(l)...)
 		time.Sleep(500 * time.Millisecond)
 		ok(t, n.RestartAgent(t.Context(), "--mesh-granularity="+granularity))
-		whole(t, l, 20*time.Second)
+		whole(t, l, soon)
 		lost, worst := 0, streams[0]
 		var gap time.Duration
 		for _, s := range streams {
@@ -150,7 +150,7 @@ func pairThatCannotMeet(t *testing.T, l *lab.Lab) {
 		streams := startStreams(t, l, "a3 "+other, other+" a3")
 		time.Sleep(500 * time.Millisecond)
 		ok(t, l.Partition(t.Context(), "a3", other))
-		eventually(t, 15*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if n, err := nodesBetween(t, from, to); err != nil || n != 3 {
 				return fmt.Errorf("a3 → %s: %d nodes, want 3 (%v)", other, n, err)
 			}
@@ -177,13 +177,13 @@ func pairThatCannotMeet(t *testing.T, l *lab.Lab) {
 		if a, b := silent("a3"), silent(other); a != other || b != "a3" {
 			t.Errorf("a3 publishes silent=%q, %s %q", a, other, b)
 		}
-		whole(t, l, 5*time.Second)
+		whole(t, l, soon)
 
 		streams = startStreams(t, l, "a3 "+other, other+" a3")
 		time.Sleep(500 * time.Millisecond)
 		ok(t, l.HealAll(t.Context()))
 		healed := time.Now()
-		eventually(t, 30*time.Second, directAcross(t, l))
+		eventually(t, soon, directAcross(t, l))
 		t.Logf("direct again %s after the heal", time.Since(healed).Round(10*time.Millisecond))
 		for _, s := range streams {
 			stats := must(s.run.Stop(t.Context()))(t)
@@ -192,7 +192,7 @@ func pairThatCannotMeet(t *testing.T, l *lab.Lab) {
 				t.Errorf("%s, healed: %s", s.name, stats)
 			}
 		}
-		eventually(t, 5*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if a, b := silent("a3"), silent(other); a != "" || b != "" {
 				return fmt.Errorf("healed, a3 publishes silent=%q, %s %q", a, other, b)
 			}
@@ -206,14 +206,14 @@ func pairThatCannotMeet(t *testing.T, l *lab.Lab) {
 func fullBehindStrictFilter(t *testing.T, l *lab.Lab) {
 	a2 := l.Machine("a2")
 	ok(t, a2.RestartAgent(t.Context(), "--mesh-granularity=full"))
-	whole(t, l, 20*time.Second)
+	whole(t, l, soon)
 	if got := annotation(t, l, "a2", "kilo.squat.ai/granularity"); got != "cross" {
 		t.Errorf("a2 publishes granularity %q, want cross", got)
 	}
 	if status := must(a2.AgentGet(t.Context(), "/status"))(t); !strings.Contains(status, "FullNeedsLooseRPFilter") || !strings.Contains(status, "net.ipv4.conf.eth0.rp_filter=2") {
 		t.Errorf("no warning in\n%s", status)
 	}
-	eventually(t, 10*time.Second, directAcross(t, l))
+	eventually(t, soon, directAcross(t, l))
 }
 
 // whatIsOurs is what every node holds of ours, as text.
@@ -240,8 +240,8 @@ func full(t *testing.T, l *lab.Lab) {
 		must(n.Shell(t.Context(), "sysctl -w net.ipv4.conf.eth0.rp_filter=2"))(t)
 	}
 	granularityOfAll(t, l, "full")
-	eventually(t, 10*time.Second, directAcross(t, l))
-	eventually(t, 10*time.Second, neighboursMeet(t, l))
+	eventually(t, soon, directAcross(t, l))
+	eventually(t, soon, neighboursMeet(t, l))
 
 	clear := must(l.Router("a").Capture(t.Context(), "lan0", "icmp or udp port 8472"))(t)
 	tunnel := must(l.Router("a").Capture(t.Context(), "lan0", "udp port 51820 and src 10.1.0.2 and dst 10.1.0.3"))(t)
@@ -281,7 +281,7 @@ func neighboursMeet(t *testing.T, l *lab.Lab) func() error {
 // and otherwise by one gateway or by two.
 func crossFromBehindNAT(t *testing.T, l *lab.Lab) {
 	granularityOfAll(t, l, "cross")
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, soon, func() error {
 		for pair, want := range map[string]int{
 			"a2 b2": 2, "a2 c1": 2, "a2 c2": 2, "a2 b1": 2, "a1 c1": 2,
 			"a1 b2": 3, // a1 also forwards for a3, which cannot meet b2
@@ -309,5 +309,5 @@ func granularityOfAll(t *testing.T, l *lab.Lab, granularity string) {
 	for _, n := range l.Agents() {
 		ok(t, n.RestartAgent(t.Context(), "--mesh-granularity="+granularity))
 	}
-	whole(t, l, time.Minute)
+	whole(t, l, soon)
 }

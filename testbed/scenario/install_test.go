@@ -33,7 +33,7 @@ func installed(t *testing.T, manifest string, spec lab.Spec, prepare func(*lab.L
 	l := upWith(t, lab.Options{Name: labName(t), HoldAgents: true}, full)
 	prepare(l)
 	ok(t, l.StartAgents(t.Context()))
-	whole(t, l, 90*time.Second)
+	whole(t, l, soon)
 	return l
 }
 
@@ -87,19 +87,19 @@ func TestInstalledOnKubeadm(t *testing.T) {
 		ok(t, n.RestartAgent(t.Context()))
 		ok(t, n.WaitForAgent(t.Context(), 30*time.Second))
 	}
-	whole(t, l, time.Minute)
+	whole(t, l, soon)
 
 	// Somebody moves a node by an annotation; the agent says so under the policy.
 	east := "east"
 	ok(t, l.Annotate(t.Context(), "c1", map[string]*string{"kilo.squat.ai/location": &east}))
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, soon, func() error {
 		if n := node(t, l, "c1"); n.Labels["kilo.squat.ai/location"] != east {
 			return fmt.Errorf("labels of c1: %v", n.Labels)
 		}
 		return nil
 	})
 	ok(t, l.Annotate(t.Context(), "c1", map[string]*string{"kilo.squat.ai/location": nil}))
-	whole(t, l, time.Minute)
+	whole(t, l, soon)
 	nothingDenied(t, l)
 
 	a3 := l.Machine("a3")
@@ -160,7 +160,7 @@ func namesMissingVerb(t *testing.T, l *lab.Lab) {
 	must(client.RbacV1().ClusterRoles().Update(context.WithoutCancel(t.Context()), role, metav1.UpdateOptions{}))(t)
 	n := l.Machine("b2")
 	ok(t, n.RestartAgent(t.Context()))
-	eventually(t, time.Minute, func() error {
+	eventually(t, soon, func() error {
 		if text := must(n.Log("kg"))(t); !strings.Contains(text, "patch nodes/status") {
 			return fmt.Errorf("the log does not name what is missing")
 		}

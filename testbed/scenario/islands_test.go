@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
@@ -147,7 +146,7 @@ func powerCut(t *testing.T, l *lab.Lab) {
 		t.Error("a pod of a dead machine answers")
 	}
 	ok(t, a2.PowerOn(t.Context()))
-	eventually(t, 10*time.Second, func() error { return l.Pod("a1").Ping(t.Context(), l.Pod("a2").Addr) })
+	eventually(t, soon, func() error { return l.Pod("a1").Ping(t.Context(), l.Pod("a2").Addr) })
 	if got := must(a2.Shell(t.Context(), "cat /var/lib/kilo/file; ls /run/file 2>/dev/null || true"))(t); got != "kept\n" {
 		t.Errorf("disk and /run after the power cut: %q", got)
 	}
@@ -156,7 +155,7 @@ func powerCut(t *testing.T, l *lab.Lab) {
 // A node that joins works, and one that leaves is gone from the cluster.
 func joinAndLeave(t *testing.T, l *lab.Lab) {
 	must(l.Join(t.Context(), "b", lab.Node{Name: "b3", Pods: 1}))(t)
-	eventually(t, 10*time.Second, func() error { return l.Pod("b3").Ping(t.Context(), l.Pod("b1").Addr) })
+	eventually(t, soon, func() error { return l.Pod("b3").Ping(t.Context(), l.Pod("b1").Addr) })
 
 	ok(t, l.Leave(t.Context(), "b3"))
 	if out := must(l.Kubectl(t.Context(), "get", "nodes,pods", "--output=name"))(t); strings.Contains(out, "b3") {

@@ -22,7 +22,7 @@ func nodesJoinAndLeave(t *testing.T, l *lab.Lab) {
 		"d": {Name: "d1", Public: true, Pods: 1},
 	} {
 		m := must(l.Join(t.Context(), location, n))(t)
-		t.Logf("%s joined: whole after %s", n.Name, whole(t, l, 20*time.Second).Round(10*time.Millisecond))
+		t.Logf("%s joined: whole after %s", n.Name, whole(t, l, soon).Round(10*time.Millisecond))
 		mine := []string{m.Addr.String(), pod(l, n.Name).Masked().String()}
 		for _, what := range mine {
 			if knowing := whoKnows(t, l, what); len(knowing) < 7 {
@@ -37,7 +37,7 @@ func nodesJoinAndLeave(t *testing.T, l *lab.Lab) {
 
 		ok(t, l.Leave(t.Context(), n.Name))
 		left := time.Now()
-		eventually(t, 5*time.Second, func() error {
+		eventually(t, soon, func() error {
 			for _, what := range mine {
 				if knowing := whoKnows(t, l, what); len(knowing) > 0 {
 					return fmt.Errorf("%s has left, and of %s still %q know", n.Name, what, knowing)
@@ -46,7 +46,7 @@ func nodesJoinAndLeave(t *testing.T, l *lab.Lab) {
 			return nil
 		})
 		t.Logf("%s left: forgotten after %s", n.Name, time.Since(left).Round(10*time.Millisecond))
-		whole(t, l, 10*time.Second)
+		whole(t, l, soon)
 	}
 }
 
@@ -58,7 +58,7 @@ func podPrefixChanges(t *testing.T, l *lab.Lab) {
 		m := l.Machine(name)
 		before := pod(l, name).Masked().String()
 		ok(t, m.Unregister(t.Context()))
-		eventually(t, 5*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if knowing := whoKnows(t, l, before); len(slices.DeleteFunc(knowing, func(n string) bool { return n == name })) > 0 {
 				return fmt.Errorf("%s is deleted, and of %s still %q know", name, before, knowing)
 			}
@@ -70,7 +70,7 @@ func podPrefixChanges(t *testing.T, l *lab.Lab) {
 		if after == before {
 			t.Fatalf("%s has prefix %s as before: nothing was tried", name, after)
 		}
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if knowing := whoKnows(t, l, after); len(knowing) < 7 {
 				return fmt.Errorf("of %s, now %s's, only %q know", after, name, knowing)
 			}
@@ -82,7 +82,7 @@ func podPrefixChanges(t *testing.T, l *lab.Lab) {
 		if !netip.MustParsePrefix(after).Contains(l.Pod(name).Addr) {
 			t.Errorf("the pod of %s has %s, outside of %s", name, l.Pod(name).Addr, after)
 		}
-		t.Logf("%s: whole %s after its restart with %s", name, whole(t, l, 30*time.Second).Round(10*time.Millisecond), after)
+		t.Logf("%s: whole %s after its restart with %s", name, whole(t, l, soon).Round(10*time.Millisecond), after)
 		if knowing := whoKnows(t, l, before); len(knowing) > 0 {
 			t.Errorf("of %s still %q know", before, knowing)
 		}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kilo-overlay/kilo/testbed/lab"
 )
@@ -55,7 +54,7 @@ func kgctlShowsTheLiveMesh(t *testing.T, l *lab.Lab) {
 		ok(t, json.Unmarshal([]byte(kgctl(append([]string{"status", "-o", "json"}, args...)...)), &v))
 		return v
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, soon, func() error {
 		v := look("--direct")
 		if len(v.Silent) > 0 || len(v.Nodes) != len(l.Agents()) {
 			return fmt.Errorf("%d nodes, silent: %v", len(v.Nodes), v.Silent)

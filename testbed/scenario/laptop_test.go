@@ -39,7 +39,7 @@ spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
 
 	targets := []*lab.Place{&l.Pod("a1").Place, &l.Pod("a3").Place, &l.Pod("b2").Place, &l.Machine("a3").Place, &l.Machine("b1").Place, &l.Machine("cp").Place}
 	for _, to := range targets {
-		eventually(t, 10*time.Second, func() error { return laptop.Ping(t.Context(), to.Addr) })
+		eventually(t, soon, func() error { return laptop.Ping(t.Context(), to.Addr) })
 	}
 	for _, pod := range []*lab.Pod{l.Pod("a1"), l.Pod("a3")} {
 		if seen, err := laptop.SeenBy(t.Context(), pod); err != nil || seen.String() != "10.5.0.1" {
@@ -64,7 +64,7 @@ spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
 	a1, b1 := &l.Pod("a1").Place, &l.Machine("b1").Place
 	patch(fmt.Sprintf(`{"allowedDestinations":[{"prefix":"%s"},{"prefix":"%s"}]}`, a1.Addr, b1.Addr))
 	for _, to := range targets {
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			err := laptop.Ping(t.Context(), to.Addr)
 			if allowed := to.Addr == a1.Addr || to.Addr == b1.Addr; allowed != (err == nil) {
 				return fmt.Errorf("limited to %s and %s, to %s: %v", a1.Addr, b1.Addr, to.Name, err)
@@ -86,18 +86,18 @@ spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
 	}
 	patch(`{"allowedDestinations":[{"namespace":"default","service":"for-laptop"}]}`)
 	for _, to := range targets {
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if laptop.Ping(t.Context(), to.Addr) == nil {
 				return fmt.Errorf("limited to the Service for-laptop it still reaches %s", to.Name)
 			}
 			return nil
 		})
 	}
-	eventually(t, 10*time.Second, ask)
+	eventually(t, soon, ask)
 	patch(`{"allowedDestinations":[{"namespace":"default"}]}`)
 	for _, to := range targets {
 		pod := l.Spec.PodNetwork.Contains(to.Addr)
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error {
 			if err := laptop.Ping(t.Context(), to.Addr); pod != (err == nil) {
 				return fmt.Errorf("limited to the namespace default, to %s: %v", to.Name, err)
 			}
@@ -106,7 +106,7 @@ spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
 	}
 	ok(t, ask())
 	patch(`{"allowedDestinations":[{"namespace":"kube-system"}]}`)
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, soon, func() error {
 		if ask() == nil || laptop.Ping(t.Context(), a1.Addr) == nil {
 			return fmt.Errorf("limited to another namespace it still reaches this one")
 		}
@@ -114,7 +114,7 @@ spec: {publicKey: %q, allowedIPs: [10.5.0.1/32], persistentKeepalive: 10}
 	})
 
 	patch(`{"allowedDestinations":null}`)
-	eventually(t, 10*time.Second, func() error { return laptop.Ping(t.Context(), l.Pod("b2").Addr) })
+	eventually(t, soon, func() error { return laptop.Ping(t.Context(), l.Pod("b2").Addr) })
 
 	must(l.Kubectl(t.Context(), "delete", "peer", "laptop"))(t)
 	eventually(t, 2*time.Second, func() error {

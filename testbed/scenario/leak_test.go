@@ -27,7 +27,7 @@ func memberWithoutAgent(t *testing.T, l *lab.Lab) {
 		}
 	}
 	wires.quiet(t)
-	whole(t, l, 10*time.Second)
+	whole(t, l, soon)
 }
 
 // The agent of a gateway ends and is started later. With the kernel's device
@@ -60,7 +60,7 @@ func gatewayWithoutAgent(t *testing.T, l *lab.Lab) {
 		dead := time.Since(began)
 		ok(t, n.StartAgent(t.Context()))
 		for _, s := range streams {
-			eventually(t, 20*time.Second, func() error { return s.from.Ping(t.Context(), s.to.Addr) })
+			eventually(t, soon, func() error { return s.from.Ping(t.Context(), s.to.Addr) })
 			stats := must(s.run.Stop(t.Context()))(t)
 			back := stats.LongestGap - dead
 			t.Logf("%s %s for %.1f s: %s is back %.2f s after its start", c.gateway, c.end, dead.Seconds(), s.name, back.Seconds())
@@ -69,7 +69,7 @@ func gatewayWithoutAgent(t *testing.T, l *lab.Lab) {
 			}
 		}
 		wires.quiet(t)
-		whole(t, l, 10*time.Second)
+		whole(t, l, soon)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func podMTU(t *testing.T, l *lab.Lab, best int) {
 	t.Helper()
 	for _, name := range []string{"a1", "a3", "b2", "c2"} {
-		eventually(t, 10*time.Second, warns(t, l.Machine(name), "PodMTU", fmt.Sprintf("for pods here is %d", best), fmt.Sprintf("net-conf.json to %d", best+50)))
+		eventually(t, soon, warns(t, l.Machine(name), "PodMTU", fmt.Sprintf("for pods here is %d", best), fmt.Sprintf("net-conf.json to %d", best+50)))
 		text := must(l.Machine(name).AgentGet(t.Context(), "/metrics"))(t)
 		if want := fmt.Sprintf("kilo_pod_mtu_bytes{what=\"best\"} %d\n", best); !strings.Contains(text, want) {
 			t.Errorf("%s: no %s", name, want)
@@ -103,7 +103,7 @@ func pathThatDropsLargePackets(t *testing.T, l *lab.Lab) {
 	for _, name := range []string{"a1", "b1", "c1"} {
 		// 1400 less WireGuard's 60 over IPv4, in steps of 16 (the multiple of 16
 		// that is largest below 1340).
-		eventually(t, 30*time.Second, warns(t, l.Machine(name), "PathMTU", "1328"))
+		eventually(t, soon, warns(t, l.Machine(name), "PathMTU", "1328"))
 	}
 	t.Logf("all know %s after the change", time.Since(began).Round(time.Second))
 	for _, pair := range pathPairs {
@@ -115,6 +115,6 @@ func pathThatDropsLargePackets(t *testing.T, l *lab.Lab) {
 	// The lab's built-in device ends with its agent, and its routes with it: the
 	// next one finds out anew.
 	ok(t, l.Machine("a1").RestartAgent(t.Context()))
-	whole(t, l, 20*time.Second)
+	whole(t, l, soon)
 	transfers(t, l, [2]string{"a3", "b2"}, 45*time.Second)
 }

@@ -33,13 +33,13 @@ func TestAPIServerIsReached(t *testing.T) {
 			for _, n := range l.Nodes() {
 				must(n.Shell(t.Context(), "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo "+c.value+" >$f; done"))(t)
 			}
-			eventually(t, 20*time.Second, func() error { return apiServerByTunnel(t, l, "a1", true) })
+			eventually(t, soon, func() error { return apiServerByTunnel(t, l, "a1", true) })
 			bothWays(t, l, nodes)
 
 			must(l.Internet().Shell(t.Context(), "nft 'table ip cut { chain wireguard { type filter hook forward priority 0; udp dport 51820 counter drop; udp sport 51820 counter drop; }; }'"))(t)
 			cut := time.Now()
 			for _, n := range nodes {
-				eventually(t, 30*time.Second, func() error { return callsAPIServer(t, l, n) })
+				eventually(t, soon, func() error { return callsAPIServer(t, l, n) })
 			}
 			t.Logf("all reach the API server without a tunnel %s after it was cut", time.Since(cut).Round(100*time.Millisecond))
 			for _, name := range []string{"a1", "a3", "c1", "v1"} {
@@ -47,7 +47,7 @@ func TestAPIServerIsReached(t *testing.T) {
 			}
 			for range 5 {
 				for _, n := range nodes {
-					eventually(t, 5*time.Second, func() error { return callsAPIServer(t, l, n) })
+					eventually(t, soon, func() error { return callsAPIServer(t, l, n) })
 				}
 			}
 			ok(t, apiServerByTunnel(t, l, "a1", false))
@@ -57,9 +57,9 @@ func TestAPIServerIsReached(t *testing.T) {
 
 			must(l.Internet().Shell(t.Context(), "nft delete table ip cut"))(t)
 			mended := time.Now()
-			whole(t, l, 60*time.Second)
+			whole(t, l, soon)
 			for _, name := range []string{"a1", "c1", "v1"} {
-				eventually(t, 30*time.Second, func() error { return apiServerByTunnel(t, l, name, true) })
+				eventually(t, soon, func() error { return apiServerByTunnel(t, l, name, true) })
 			}
 			bothWays(t, l, nodes)
 			t.Logf("by the tunnel again %s after it was mended", time.Since(mended).Round(100*time.Millisecond))
@@ -71,8 +71,8 @@ func TestAPIServerIsReached(t *testing.T) {
 func bothWays(t *testing.T, l *lab.Lab, nodes []*lab.Machine) {
 	t.Helper()
 	for _, n := range nodes {
-		eventually(t, 10*time.Second, func() error { return callsAPIServer(t, l, n) })
-		eventually(t, 10*time.Second, func() error {
+		eventually(t, soon, func() error { return callsAPIServer(t, l, n) })
+		eventually(t, soon, func() error {
 			seen, err := l.Machine("cp").SeenAt(t.Context(), netip.AddrPortFrom(n.Addr, lab.EchoPort))
 			if err == nil && seen != l.Machine("cp").Addr {
 				err = fmt.Errorf("as %s", seen)

@@ -67,7 +67,7 @@ func TestSidecar(t *testing.T) {
 	// and makes no device of its own.
 	for _, n := range nodes {
 		ok(t, n.KillDaemon(t.Context(), lab.SidecarDaemon))
-		eventually(t, 5*time.Second, func() error {
+		eventually(t, soon, func() error {
 			_, err := n.AgentGet(t.Context(), "/readyz")
 			if err == nil || !strings.Contains(err.Error(), "interface kilo0 is not there yet") || !strings.Contains(err.Error(), "kg wireguard") {
 				return fmt.Errorf("%s: /readyz without a sidecar: %v", n.Name, err)
@@ -88,7 +88,7 @@ func TestSidecar(t *testing.T) {
 		ok(t, n.StartSidecar(t.Context()))
 	}
 	back := time.Now()
-	whole(t, l, 30*time.Second)
+	whole(t, l, soon)
 	t.Logf("whole again %.1f s after the sidecars came back", time.Since(back).Seconds())
 	for _, n := range nodes {
 		if links := held(t, n, n.Daemon("kg")); links != "" {
@@ -99,7 +99,7 @@ func TestSidecar(t *testing.T) {
 
 	// A deleted interface is the sidecar's to make again.
 	must(nodes[0].Exec(t.Context(), "/usr/sbin/ip", "link", "del", "kilo0"))(t)
-	whole(t, l, 30*time.Second)
+	whole(t, l, soon)
 
 	ok(t, nodes[1].UninstallAgent(t.Context()))
 	if out, err := nodes[1].Exec(t.Context(), "/usr/sbin/ip", "link", "show", "kilo0"); err == nil {
@@ -119,7 +119,7 @@ func TestSidecarBesideAuto(t *testing.T) {
 		ok(t, n.StartSidecar(t.Context()))
 	}
 	for _, n := range l.Agents() {
-		eventually(t, 5*time.Second, func() error { _, err := n.Exec(t.Context(), "/usr/bin/wg", "show", "kilo0"); return err })
+		eventually(t, soon, func() error { _, err := n.Exec(t.Context(), "/usr/bin/wg", "show", "kilo0"); return err })
 		ok(t, n.StartAgent(t.Context()))
 	}
 	for _, n := range l.Agents() {

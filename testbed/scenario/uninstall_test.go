@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -26,7 +25,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	}
 
 	ok(t, l.StartAgents(t.Context()))
-	whole(t, l, time.Minute)
+	whole(t, l, soon)
 	for _, n := range l.Nodes() {
 		without := withoutOurs(must(n.NetState(t.Context()))(t))
 		if diff := before[n.Name].Diff(without); diff != "" {
