@@ -155,7 +155,25 @@ func (l *Lab) startNode(ctx context.Context, m *Machine) error {
 			return err
 		}
 	}
-	return nil
+	return l.waitForProxy(ctx, m)
+}
+
+// waitForProxy waits until kube-proxy, if there is one, has written its rules, of
+// IPv6 seconds after those of IPv4: who looks at a machine before has seen half.
+func (l *Lab) waitForProxy(ctx context.Context, m *Machine) error {
+	if l.Spec.ProxyMode == ProxyOff {
+		return nil
+	}
+	return m.waitForDaemon(ctx, tools.KubeProxy, time.Minute, func() error {
+		time.Sleep(200 * time.Millisecond) // its metrics are a long page
+		text, err := m.Exec(ctx, "/usr/bin/curl", "--silent", "--show-error", "--max-time", "2", "http://127.0.0.1:10249/metrics")
+		for _, family := range []string{"IPv4", "IPv6"} {
+			if err == nil && !strings.Contains(text, `kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="`+family+`"} `) {
+				err = fmt.Errorf("it has not written its rules for %s yet", family)
+			}
+		}
+		return err
+	})
 }
 
 func (l *Lab) startProxy(ctx context.Context, m *Machine) error {

@@ -58,9 +58,12 @@ func TestCilium(t *testing.T) {
 				if i == 0 {
 					alone(t, l, n.Name)
 				}
-				if diff := before[n.Name].Diff(ciliumState(t, n)); diff != "" {
-					t.Errorf("%s, before the agent came and after it went:\n%s", n.Name, diff)
-				}
+				eventually(t, soon, func() error { // kube-proxy forgets Services
+					if diff := before[n.Name].Diff(ciliumState(t, n)); diff != "" {
+						return fmt.Errorf("%s, before the agent came and after it went:\n%s", n.Name, diff)
+					}
+					return nil
+				})
 			}
 			ok(t, l.Down(t.Context()))
 			if after := traces(t, name); !slices.Equal(machine, after) {
@@ -177,6 +180,8 @@ func ciliumServicesAcross(t *testing.T, l *lab.Lab) {
 			})
 		}
 	}
+	must(l.Kubectl(t.Context(), "delete", "service/at-node", "endpointslice/at-node", "service/at-c2"))(t)
+	must(l.Kubectl(t.Context(), "delete", "service", "--namespace="+l.Pod("b2").Namespace, "at-b2"))(t)
 }
 
 // datagramsArrive sends datagrams one way, of the size that the tunnels between
