@@ -218,9 +218,9 @@ func (m *Machine) RestartFlannel(ctx context.Context) error {
 		"--kubeconfig-file="+m.lab.Kubeconfig("flannel"),
 		"--ip-masq",
 		"--iface="+m.spec.lanInterface(),
-		// Its default is five seconds: on eight nodes of one machine, half a CPU
+		// Its default is five seconds: on eight nodes of one machine half a CPU
 		// for nothing but calls of iptables.
-		"--iptables-resync=30",
+		"--iptables-resync=120",
 	)
 	if err != nil {
 		return err
