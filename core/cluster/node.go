@@ -231,8 +231,8 @@ func parseGranularity(s string) (model.Granularity, error) {
 
 func parseEpoch(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		return 0, wrong(s, "want a whole number")
+	if err != nil || n > model.MaxEpoch {
+		return 0, wrong(s, fmt.Sprintf("want a whole number from 0 to %d", uint64(model.MaxEpoch)))
 	}
 	return n, nil
 }

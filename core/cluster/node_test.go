@@ -291,6 +291,7 @@ func TestBadAnnotations(t *testing.T) {
 		{"endpoint=:51820", []string{"kilo.squat.ai/endpoint"}},
 		{"granularity=region", []string{"location, full or cross"}},
 		{"epoch=-3", []string{"whole number"}},
+		{"epoch=18446744073709551615", []string{"kilo.squat.ai/epoch", "from 0 to 9007199254740992"}},
 		{"tunnel-mtu=1e3", []string{"bytes"}},
 		{"tunnel=magic", []string{"kernel or userspace"}},
 		{`discovered-endpoints={"x":{}}`, []string{"not a public key"}},

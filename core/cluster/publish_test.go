@@ -208,7 +208,7 @@ func TestPublishedIsReadBack(t *testing.T) {
 			func() { p.PodPrefixes = prefixes("10.1.3.0/24", "10.1.4.0/24", "fd00:10::/64") },
 			func() { p.Location = []string{"", "Köln / 2", "a,b", "x"}[r.IntN(4)] },
 			func() { p.Granularity = []model.Granularity{model.Full, model.Cross, ""}[r.IntN(3)] },
-			func() { p.Epoch = r.Uint64() },
+			func() { p.Epoch = r.Uint64N(model.MaxEpoch + 1) },
 			func() { p.Discovered = nil },
 			func() { p.TunnelMTU, p.Tunnel, p.NodesOnly = 0, "userspace", true },
 			func() { p.Silent = []string{"e1", "e2"} },

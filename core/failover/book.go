@@ -3,6 +3,7 @@ package failover
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/kilo-overlay/kilo/core/model"
 )
@@ -85,5 +86,10 @@ func (b *Book) Heard(location string) (c Claim, ok bool) {
 // API server must not go back to a gateway that is gone.
 func (b *Book) MarshalJSON() ([]byte, error) { return json.Marshal(b.claims) }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
-func (b *Book) UnmarshalJSON(raw []byte) error { return json.Unmarshal(raw, &b.claims) }
+// UnmarshalJSON reads what MarshalJSON wrote. A claim that nothing could follow is
+// left out.
+func (b *Book) UnmarshalJSON(raw []byte) error {
+	err := json.Unmarshal(raw, &b.claims)
+	maps.DeleteFunc(b.claims, func(_ string, c Claim) bool { return c.Epoch > model.MaxEpoch })
+	return err
+}

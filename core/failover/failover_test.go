@@ -309,3 +309,23 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+// Whatever the file of a Book holds, somebody can still take over.
+func FuzzBook(f *testing.F) {
+	for _, seed := range []string{`{"a":{"node":"a2","epoch":5}}`, `{"a":{"node":"a2","epoch":18446744073709551615}}`, `null`, `{"a":null}`, `[]`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var b Book
+		_ = json.Unmarshal(raw, &b)
+		s := snapshot()
+		next := Claim{"a2", b.Of(s, "a").Epoch + 1}
+		if news, err := b.Hear(s, "a", next); !news || err != nil {
+			t.Fatalf("after %s, %v is not believed: %v", raw, next, err)
+		}
+		after := b.Apply(*s)
+		if got := b.Of(&after, "a"); got != next {
+			t.Fatalf("location a is served by %v, want %v", got, next)
+		}
+	})
+}

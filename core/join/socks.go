@@ -129,6 +129,9 @@ func greet(c io.ReadWriter) (host string, port uint16, err error) {
 	if _, err := io.ReadFull(c, request[:]); err != nil {
 		return "", 0, err
 	}
+	if request[0] != socksVersion {
+		return "", 0, fmt.Errorf("a request of SOCKS version %d after a greeting of version %d", request[0], socksVersion)
+	}
 	if request[1] != connect {
 		return "", 0, errors.Join(fmt.Errorf("command %d is not supported", request[1]), reply(c, notSupported))
 	}

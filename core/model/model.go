@@ -52,6 +52,11 @@ func (e Endpoint) String() string {
 	return ""
 }
 
+// MaxEpoch is the highest number that is taken for an Epoch. Who serves next takes
+// one more, and after the largest of 64 bits there would be none: whoever writes it
+// on a Node would keep a location's gateway from ever being replaced.
+const MaxEpoch = 1 << 53
+
 // Node is one Kubernetes Node as the mesh sees it: what its agent published,
 // and before an agent spoke, what the Node object itself says.
 type Node struct {
@@ -76,7 +81,8 @@ type Node struct {
 	PodPrefixes  []netip.Prefix `json:"podPrefixes,omitempty"`
 	Granularity  Granularity    `json:"granularity,omitempty"`
 	// Epoch is the number under which the node claimed to serve as gateway of
-	// its location; 0: it never did. The highest of a location serves.
+	// its location; 0: it never did. The highest of a location serves. At most
+	// MaxEpoch.
 	Epoch uint64 `json:"epoch,omitempty"`
 	// Slot is the node's place, from 1, among the nodes of its location that are
 	// prepared to be its gateway; 0: it has none.
