@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -112,6 +114,7 @@ func (d *discoverer) ask(ctx context.Context) error {
 	if now.adapter != nil {
 		var facts adapter.Facts
 		if facts, now.err = now.adapter.Discover(ctx); now.err == nil {
+			facts.ClusterPrefixes = networks(facts.ClusterPrefixes)
 			now.facts, now.known = facts, true
 		}
 	}
@@ -124,6 +127,12 @@ func (d *discoverer) ask(ctx context.Context) error {
 		d.wake()
 	}
 	return now.err
+}
+
+// networks are a CNI's pod networks without that of all addresses, which is written
+// to have nothing masqueraded, and tells nothing: every endpoint would be inside.
+func networks(all []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Bits() == 0 })
 }
 
 // tell logs transitions.

@@ -621,6 +621,24 @@ func TestFailedClaimIsPatient(t *testing.T) {
 	})
 }
 
+// A CNI says that all addresses are its network, so that nothing is masqueraded: what
+// is outside of the mesh is outside all the same.
+func TestNetworkOfAllAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nat := w1()
+		nat.Endpoint = model.Endpoint{}
+		r := start(t, e1(), snapshot(e1(), e2(), nat), func(r *rig) { r.cni.facts.ClusterPrefixes = prefixes("0.0.0.0/0") })
+		defer r.stop()
+		r.settle(time.Second)
+		at := netip.MustParseAddrPort("203.0.113.77:40000")
+		r.kernel.hear(PeerStatus{Key: key("w1"), Endpoint: at, LastHandshake: time.Now()})
+		r.settle(time.Minute)
+		if me := r.cluster.me(); me.Discovered[key("w1")] != at || len(me.InternalIPs) != 1 {
+			t.Errorf("learned %v, internal addresses %v", me.Discovered, me.InternalIPs)
+		}
+	})
+}
+
 // An endpoint that WireGuard learned is published for the others, if it can be
 // one.
 func TestLearnedEndpoints(t *testing.T) {

@@ -134,9 +134,15 @@ func (d *decider) warn(kind, format string, args ...any) {
 }
 
 // podPrefixes are the host CNI's record, which wins over the Node's spec: the
-// CNI is what gives pods their addresses.
+// CNI is what gives pods their addresses. A prefix of all addresses is left out: with
+// it everything would be this node's own ground, and nothing guarded.
 func (d *decider) podPrefixes() []netip.Prefix {
 	found, spec := d.in.Adapter.PodPrefixes, d.in.Inputs.PodCIDRs
+	all := func(p netip.Prefix) bool { return p.Bits() == 0 }
+	if i := slices.IndexFunc(found, all); i >= 0 {
+		d.warn("BadPodPrefix", "%s has pod prefix %s for this node, which is all addresses there are; it is left out. Mend what gives the CNI its network", orUnknown(d.in.Adapter.CNI), found[i])
+		found = slices.DeleteFunc(slices.Clone(found), all)
+	}
 	switch {
 	case len(found) == 0 && len(spec) == 0:
 		d.warn("NoPodPrefix", "neither %s nor spec.podCIDRs names a pod prefix; only the node's own address is meshed", orUnknown(d.in.Adapter.CNI))

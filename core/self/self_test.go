@@ -187,6 +187,8 @@ func TestPodPrefixes(t *testing.T) {
 		{"TC37b: they differ", "10.1.3.0/24", "10.244.5.0/24", "10.1.3.0/24", "PodPrefixDiffers"},
 		{"TC37c: spec only, both families", "", "10.244.3.0/24 fd00:10:244:3::/64", "10.244.3.0/24 fd00:10:244:3::/64", ""},
 		{"TC37d: none", "", "", "", "NoPodPrefix"},
+		{"all addresses there are", "0.0.0.0/0 10.1.3.0/24", "", "10.1.3.0/24", "BadPodPrefix"},
+		{"nothing else", "::/0", "10.1.3.0/24", "10.1.3.0/24", "BadPodPrefix"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := input(iface("eth0", "", "10.0.0.5/24"))
