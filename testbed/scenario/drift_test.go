@@ -26,7 +26,7 @@ func driftIsRepaired(t *testing.T, l *lab.Lab) {
 			"nft delete table inet kilo",
 			"nft flush ruleset inet",
 			"ip route flush table all proto 107",
-			"ip route del 10.244.4.0/24 table 1107",
+			"ip route del " + pod(l, "b2").Masked().String() + " table 1107",
 			"ip addr flush dev kilo0",
 			"ip link set kilo0 down",
 		} {

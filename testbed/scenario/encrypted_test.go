@@ -1,6 +1,9 @@
 package scenario
 
 import (
+	"fmt"
+	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 
@@ -26,6 +29,12 @@ func encryptedOrNothing(t *testing.T, l *lab.Lab) {
 		{"b1", "ip route flush table 1107; ip rule del priority 107"},
 	} {
 		t.Run(c.node+" "+c.damage, func(t *testing.T) {
+			// For as long as nothing in the tunnel answers for an API server's host,
+			// what is for its port goes outside, and of all else the guard alone, our
+			// nftables table, says no.
+			for _, from := range []string{"a1", "a3", "b1"} {
+				eventually(t, soon, func() error { return byTunnel(t, l, from, l.Machine("cp").Addr) })
+			}
 			n := l.Machine(c.node)
 			ok(t, n.SignalDaemon("kg", unix.SIGSTOP))
 			wires := watchWires(t, l)
@@ -47,6 +56,15 @@ func encryptedOrNothing(t *testing.T, l *lab.Lab) {
 			whole(t, l, soon)
 		})
 	}
+}
+
+// byTunnel is a check for eventually: a node's way to an address is one of ours.
+func byTunnel(t *testing.T, l *lab.Lab, node string, to netip.Addr) error {
+	way, err := l.Machine(node).Exec(t.Context(), "/usr/sbin/ip", "route", "get", to.String())
+	if err == nil && !strings.Contains(way, " table 1107 ") {
+		err = fmt.Errorf("%s reaches %s by %s", node, to, way)
+	}
+	return err
 }
 
 func ignoreOutput(_ string, err error) error { return err }

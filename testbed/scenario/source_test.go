@@ -82,12 +82,16 @@ func flannelRewritesTransit(t *testing.T, l *lab.Lab) {
 // its public leg), and are seen as their InternalIP all the same.
 func servicesAcross(t *testing.T, l *lab.Lab) {
 	for _, backend := range []*lab.Pod{l.Pod("b2"), l.Pod("b1"), l.Pod("c2")} {
-		seenAsThemselves(t, l, &backend.Place, must(l.Expose(t.Context(), "before-"+backend.Name, backend))(t))
+		name := "before-" + backend.Name
+		seenAsThemselves(t, l, &backend.Place, must(l.Expose(t.Context(), name, backend))(t))
+		must(l.Kubectl(t.Context(), "delete", "service", name))(t)
 	}
 	for _, name := range []string{"b2", "b1", "c2"} {
 		node := l.Machine(name)
 		ok(t, node.StartEcho(t.Context()))
-		seenAsThemselves(t, l, &node.Place, must(l.ExposeAddress(t.Context(), "before-node-"+name, netip.AddrPortFrom(node.Addr, lab.EchoPort)))(t))
+		name := "before-node-" + name
+		seenAsThemselves(t, l, &node.Place, must(l.ExposeAddress(t.Context(), name, netip.AddrPortFrom(node.Addr, lab.EchoPort)))(t))
+		must(l.Kubectl(t.Context(), "delete", "service/"+name, "endpointslice/"+name))(t)
 	}
 }
 
