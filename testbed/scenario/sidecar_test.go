@@ -101,32 +101,21 @@ func TestSidecar(t *testing.T) {
 	must(nodes[0].Exec(t.Context(), "/usr/sbin/ip", "link", "del", "kilo0"))(t)
 	whole(t, l, soon)
 
-	ok(t, nodes[1].UninstallAgent(t.Context()))
-	if out, err := nodes[1].Exec(t.Context(), "/usr/sbin/ip", "link", "show", "kilo0"); err == nil {
-		t.Errorf("uninstalled, and kilo0 is there:\n%s", out)
-	}
-}
-
-// An agent that has the device to itself may make it where it is missing, and
-// adopts a sidecar's all the same.
-func TestSidecarBesideAuto(t *testing.T) {
-	spec := islands()
-	spec.NoAgent = false
-	spec.Sidecar = true
-	spec.AgentFlags = append(slices.Clone(spec.AgentFlags), "--create-interface=true")
-	l := upWith(t, lab.Options{Name: labName(t), HoldAgents: true}, spec)
+	// An agent that may make the interface itself, where it is missing, adopts a
+	// sidecar's all the same.
 	for _, n := range l.Agents() {
-		ok(t, n.StartSidecar(t.Context()))
+		ok(t, n.RestartAgent(t.Context(), "--create-interface=true"))
 	}
+	whole(t, l, soon)
 	for _, n := range l.Agents() {
-		eventually(t, soon, func() error { _, err := n.Exec(t.Context(), "/usr/bin/wg", "show", "kilo0"); return err })
-		ok(t, n.StartAgent(t.Context()))
-	}
-	for _, n := range l.Agents() {
-		ok(t, n.WaitForAgent(t.Context(), 30*time.Second))
 		if links := held(t, n, n.Daemon("kg")); links != "" {
 			t.Errorf("%s: the agent itself holds %s", n.Name, links)
 		}
+	}
+
+	ok(t, nodes[1].UninstallAgent(t.Context()))
+	if out, err := nodes[1].Exec(t.Context(), "/usr/sbin/ip", "link", "show", "kilo0"); err == nil {
+		t.Errorf("uninstalled, and kilo0 is there:\n%s", out)
 	}
 }
 
