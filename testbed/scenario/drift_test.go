@@ -78,8 +78,8 @@ func repaired(t *testing.T, n *lab.Machine, damage string) time.Duration {
 	// what must differ at first is whether anything of it was seen at all.
 	out := must(n.Shell(t.Context(), fmt.Sprintf(`
 		ours() {
-			ip -4 rule
-			ip -4 route show table all proto 107
+			ip -4 rule; ip -6 rule
+			ip -4 route show table all proto 107; ip -6 route show table all proto 107
 			nft -s list table inet kilo || :
 			ip -4 addr show kilo0 | sed 's/^[0-9]*: //' # a new link has a new number
 		} 2>&1
