@@ -437,6 +437,26 @@ func TestLoopbackAddress(t *testing.T) {
 	}, append(tools, "ping")...)
 }
 
+// A route alone makes the node answer to an IPv6 address that no link has.
+func TestLocalRoute(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFixture(t)
+		nstest.Sh(t, "ip link set lo up")
+		w := bare(f.Kernel)
+		w.Rules = []state.Rule{{Priority: state.PriorityOverlay, V6: true, Invert: true, Mark: state.Mark, Table: state.TableOverlay}}
+		w.Routes = []state.Route{{Table: state.TableOverlay, Dst: netip.MustParsePrefix("fd00:4::1/128"), Type: state.Local}}
+		run(t, f.Kernel, w)
+		if got := nstest.Sh(t, "ip -o addr show to fd00:4::/64"); got != "" {
+			t.Errorf("a link has %q", got)
+		}
+		nstest.Sh(t, "ping -c1 -W2 fd00:4::1")
+		run(t, f.Kernel, bare(f.Kernel))
+		if got := nstest.Sh(t, "ip -6 route show table 1107"); strings.TrimSpace(got) != "" {
+			t.Errorf("left: %q", got)
+		}
+	}, append(tools, "ping")...)
+}
+
 // More news than a socket holds: nothing is lost but the single pieces.
 func TestWatchOverrun(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

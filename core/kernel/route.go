@@ -112,8 +112,16 @@ func identity(r state.Route) (*netlink.Route, error) {
 
 func wantedRoute(r state.Route) (*netlink.Route, error) {
 	n, err := identity(r)
-	if err != nil || r.Type != state.Unicast {
+	switch {
+	case err != nil:
 		return n, err
+	case r.Type == state.Local && r.Dst.Addr().Is4():
+		return nil, fmt.Errorf("route to %s: type local is for IPv6 only", r.Dst)
+	case r.Type == state.Local:
+		n.LinkIndex = loopbackIndex
+		return n, nil
+	case r.Type != state.Unicast:
+		return n, nil
 	}
 	link, err := netlink.LinkByName(r.Device)
 	if isNotFound(err) {

@@ -138,6 +138,9 @@ func (g generator) peers() []state.Peer {
 
 func (g generator) route(table int, dst netip.Prefix, metric uint32, wireguard string, vxlan bool) state.Route {
 	r := state.Route{Table: table, Dst: dst, Metric: metric, Type: one(g, state.Unicast, state.Unicast, state.Unreachable, state.Throw)}
+	if !dst.Addr().Is4() && g.r.IntN(5) == 0 {
+		r.Type = state.Local
+	}
 	if r.Type != state.Unicast {
 		return r
 	}

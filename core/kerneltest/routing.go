@@ -50,6 +50,11 @@ func (k *Kernel) checkRoute(r state.Route) error {
 		return fmt.Errorf("invalid prefix %s: %w", r.Dst, syscall.EINVAL)
 	}
 	switch r.Type {
+	case state.Local:
+		if is4(r.Dst) {
+			return fmt.Errorf("type %s is for IPv6 only: %w", r.Type, syscall.EINVAL)
+		}
+		fallthrough
 	case state.Unreachable, state.Throw:
 		if r.Device != "" || r.Via.IsValid() {
 			return fmt.Errorf("device and gateway say nothing in a route of type %s: %w", r.Type, syscall.EINVAL)

@@ -118,9 +118,10 @@ func testRoute6(s *scene) {
 	onlink := state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Unicast, Device: s.wg, Via: addr("fd00:4::9"), OnLink: true}
 	refusing := state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Unreachable}
 	throw := state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Throw}
+	local := state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Local}
 	last := state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Unreachable, Metric: state.MetricLast}
 	s.apply(state.SetRoute{Route: last})
-	for _, r := range []state.Route{plain, source, via, refusing, onlink, throw, plain, refusing, throw, source} {
+	for _, r := range []state.Route{plain, source, via, refusing, onlink, throw, local, plain, local, refusing, throw, local, source} {
 		w := s.bare()
 		w.Routes = []state.Route{r, last}
 		s.run(w)

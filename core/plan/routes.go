@@ -108,27 +108,37 @@ func (p *planner) partyName(c *claim) string {
 // stands whatever happens to links and agents: an unreachable under everything
 // that must not leave in clear, a throw over own ground that a wider prefix of
 // somebody else encloses, and one over each API server address that is to be
-// reached without the mesh (apiserver.go has those that stand under a route).
+// reached without the mesh (apiserver.go has those that stand under a route); and
+// one that takes in what is for an IPv6 WireGuard address that no link has.
 //
 // They are made in the normal order of a State, which then costs nothing to
 // bring about: at ten thousand nodes that is most of the work.
 func (p *planner) routes() {
-	throws := make([]netip.Prefix, 0, len(p.shadowed)+len(p.api.addresses))
-	throws = append(throws, p.shadowed...)
-	for _, a := range p.api.addresses {
-		throws = append(throws, single(a))
+	apart := make([]state.Route, 0, len(p.shadowed)+len(p.api.addresses)+1)
+	throw := func(dst netip.Prefix) {
+		apart = append(apart, state.Route{Table: state.TableOverlay, Dst: dst, Type: state.Throw})
 	}
-	for _, list := range [][]state.Route{p.ways, p.returns} {
+	for _, dst := range p.shadowed {
+		throw(dst)
+	}
+	for _, a := range p.api.addresses {
+		throw(single(a))
+	}
+	if a := p.self.WireGuardIP(false); a.IsValid() && p.facts.Adapter.Unnumbered {
+		// No link has it. On lo it would pass for one of the node's: IPv6 has
+		// neither a label nor a scope that keeps it from that.
+		apart = append(apart, state.Route{Table: state.TableOverlay, Dst: single(a), Type: state.Local})
+	}
+	for _, list := range [][]state.Route{p.ways, p.returns, apart} {
 		slices.SortFunc(list, func(a, b state.Route) int { return comparePrefix(a.Dst, b.Dst) })
 	}
-	slices.SortFunc(throws, comparePrefix)
-	throws = slices.Compact(throws)
+	apart = slices.Compact(apart)
 
 	tunnelled := 0
 	if p.serving || len(p.links.present)+len(p.links.standby) > 0 {
 		tunnelled = len(p.remote)
 	}
-	all := make([]state.Route, 0, tunnelled+len(p.ways)+len(p.returns)+len(throws)+len(p.remote))
+	all := make([]state.Route, 0, tunnelled+len(p.ways)+len(p.returns)+len(apart)+len(p.remote))
 	// Routes are large, and made where they stay.
 	add := func(r *state.Route) {
 		all = append(all, *r)
@@ -138,9 +148,9 @@ func (p *planner) routes() {
 	}
 	ways := p.ways
 	before := func(dst netip.Prefix) {
-		for len(throws) > 0 && comparePrefix(throws[0], dst) <= 0 {
-			add(&state.Route{Table: state.TableOverlay, Dst: throws[0], Type: state.Throw})
-			throws = throws[1:]
+		for len(apart) > 0 && comparePrefix(apart[0].Dst, dst) <= 0 {
+			add(&apart[0])
+			apart = apart[1:]
 		}
 	}
 	for i := range p.remote {
@@ -158,8 +168,8 @@ func (p *planner) routes() {
 		}
 	}
 	p.tellSourceless()
-	for _, t := range throws {
-		add(&state.Route{Table: state.TableOverlay, Dst: t, Type: state.Throw})
+	for i := range apart {
+		add(&apart[i])
 	}
 	for i := range p.returns {
 		add(&p.returns[i])

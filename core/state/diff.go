@@ -109,7 +109,7 @@ func (d *differ) after(observed []Route) []Route {
 
 func routePhases(t RouteType) (p struct{ set, delete phase }) {
 	switch t {
-	case Throw:
+	case Throw, Local:
 		p.set, p.delete = setThrows, deleteThrows
 	case Unreachable:
 		p.set, p.delete = setUnreachables, deleteUnreachables

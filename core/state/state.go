@@ -196,6 +196,9 @@ type RouteType uint8
 const (
 	// Unicast sends to Via or, without one, straight out of Device.
 	Unicast RouteType = 1
+	// Local delivers to this node, whether or not a link has the address. Of IPv6
+	// only: an IPv4 address of ours can stand on LoopbackLink.
+	Local RouteType = 2
 	// Unreachable refuses with an ICMP error.
 	Unreachable RouteType = 7
 	// Throw leaves our table as though nothing had matched.
@@ -206,6 +209,8 @@ func (t RouteType) String() string {
 	switch t {
 	case Unicast:
 		return "unicast"
+	case Local:
+		return "local"
 	case Unreachable:
 		return "unreachable"
 	case Throw:

@@ -24,6 +24,7 @@ func TestChained(t *testing.T) {
 	for _, name := range []string{"a1", "a3"} { // a gateway and a member
 		ciliumRestarts(t, l.Machine(name), l.Pod("b2"), l.Pod(name))
 	}
+	ciliumAdoptsNothing(t, l)
 	reachAll(t, l, 42, 56)
 	packetSizes(t, l)
 }

@@ -137,9 +137,6 @@ func TestCiliumWithoutEncapsulation(t *testing.T) {
 func ciliumAdoptsNothing(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for _, n := range l.Nodes() {
-		if l.Spec.CNI == lab.CNIChained {
-			continue // Flannel's rules hold there
-		}
 		if config := must(n.CiliumGet(t.Context(), "config"))(t); strings.Contains(config, `"kilo`) {
 			t.Errorf("%s: Cilium's configuration knows links of the mesh: %s", n.Name, config)
 		}
@@ -154,12 +151,16 @@ func ciliumAdoptsNothing(t *testing.T, l *lab.Lab) {
 
 // ciliumServicesAcross has everybody elsewhere call ClusterIPs of single backends:
 // pods on a member and behind NAT, and a process on a node. A pod sees the pods that
-// call it as what they are.
+// call it as what they are. The Services go again.
 func ciliumServicesAcross(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	node := l.Machine("b2")
 	ok(t, node.StartEcho(t.Context()))
 	atNode := must(l.ExposeAddress(t.Context(), "at-node", netip.AddrPortFrom(node.Addr, lab.EchoPort)))(t)
+	defer func() {
+		must(l.Kubectl(t.Context(), "delete", "service", "--ignore-not-found", "at-b2", "--namespace="+l.Pod("b2").Namespace))(t)
+		must(l.Kubectl(t.Context(), "delete", "service", "--ignore-not-found", "at-c2", "at-node"))(t)
+	}()
 	for _, c := range []struct {
 		at      netip.AddrPort
 		backend *lab.Place

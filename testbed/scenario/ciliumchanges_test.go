@@ -64,7 +64,7 @@ func restartedAlone(t *testing.T, l *lab.Lab) {
 			return err
 		})
 	}
-	time.Sleep(10 * time.Second)
+	time.Sleep(20 * time.Second) // half of it they wait for Cilium's agent before they decide
 	for _, s := range streams {
 		if stats := must(s.run.Stop(t.Context()))(t); stats.Lost() > 0 {
 			t.Errorf("%s, with nobody to ask: %s", s.name, stats)
