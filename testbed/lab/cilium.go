@@ -83,6 +83,7 @@ func (s *Spec) checkCilium(complain func(string, ...any)) {
 // Where the agent keeps its things on a machine.
 const (
 	ciliumSocket  = "/run/cilium/cilium.sock"
+	ciliumShell   = "/run/cilium/shell.sock"
 	ciliumCgroup  = "/run/cilium/cgroupv2"
 	ciliumCNIFile = "/etc/cni/net.d/05-cilium.conflist"
 )

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // CiliumEndpoint is what a Cilium agent says of one of its endpoints: a pod, or
@@ -37,6 +39,30 @@ func (m *Machine) CiliumGet(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("node %s: Cilium's agent: %w", m.Name, err)
 	}
 	return body, nil
+}
+
+// CiliumShell has the machine's Cilium agent carry out one line in its debug shell,
+// as `cilium-dbg shell` does: "db/show node-addresses", say. What the agent thinks
+// of the line is in the answer, not in the error.
+func (m *Machine) CiliumShell(ctx context.Context, line string) (string, error) {
+	pid, err := m.pid()
+	if err != nil {
+		return "", err
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", fmt.Sprintf("/proc/%d/root%s", pid, ciliumShell))
+	if err != nil {
+		return "", fmt.Errorf("node %s: Cilium's agent: %w", m.Name, err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := fmt.Fprintf(conn, "%s\nexit\n", line); err != nil {
+		return "", fmt.Errorf("node %s: Cilium's agent: %w", m.Name, err)
+	}
+	out, err := io.ReadAll(conn)
+	if err != nil {
+		err = fmt.Errorf("node %s: Cilium's agent: %w", m.Name, err)
+	}
+	return string(out), err
 }
 
 // CiliumEndpoints lists the endpoints of the machine's Cilium agent.

@@ -133,12 +133,18 @@ func TestCiliumWithoutEncapsulation(t *testing.T) {
 }
 
 // ciliumAdoptsNothing looks whether Cilium took a link of the mesh for one of its
-// devices, or a route of it into main, and whether kilo0 has an address.
+// devices, a route of it into main, or a WireGuard address for one of the node's,
+// and whether kilo0 has an address.
 func ciliumAdoptsNothing(t *testing.T, l *lab.Lab) {
 	t.Helper()
+	wireGuard := wireGuardAddresses(t, l)
 	for _, n := range l.Nodes() {
 		if config := must(n.CiliumGet(t.Context(), "config"))(t); strings.Contains(config, `"kilo`) {
 			t.Errorf("%s: Cilium's configuration knows links of the mesh: %s", n.Name, config)
+		}
+		known := strings.Fields(must(n.CiliumShell(t.Context(), "db/show node-addresses"))(t))
+		if !slices.Contains(known, n.Addr.String()) || slices.Contains(known, wireGuard[n.Name]) {
+			t.Errorf("%s: Cilium's addresses of the node should have %s and not %s: %s", n.Name, n.Addr, wireGuard[n.Name], known)
 		}
 		if routes := must(n.Shell(t.Context(), "ip route show table main; ip -6 route show table main"))(t); strings.Contains(routes, "kilo") {
 			t.Errorf("%s: main has routes of the mesh:\n%s", n.Name, routes)
