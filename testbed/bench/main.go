@@ -2,10 +2,11 @@
 
 // Command bench measures what docs/performance.md reports, and prints it as
 // Markdown. It runs as root on a machine that can run labs and guests, for
-// some ten minutes; progress goes to standard error.
+// some forty minutes, half of which are cilium's; progress goes to standard error.
 //
-//	go run ./testbed/bench            everything
-//	go run ./testbed/bench plan load  some of it: plan, change, load, kernel, delay, tunnel, cilium
+//	go run ./testbed/bench                   everything
+//	go run ./testbed/bench plan load         some of it: plan, change, load, kernel, delay, tunnel, cilium
+//	go run ./testbed/bench -rounds=2 cilium  with fewer rounds of throughput than 5
 //
 // Figures of time mean little on a machine that does something else, so the
 // machine's load is printed beside them; ratios are taken within one run.
@@ -14,6 +15,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -43,8 +45,10 @@ func measurements() []measurement {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r := &report{progress: os.Stderr, began: time.Now()}
-	err := run(ctx, r, os.Args[1:])
+	rounds := flag.Int("rounds", 5, "how often each path's throughput and round trip are measured")
+	flag.Parse()
+	r := &report{progress: os.Stderr, began: time.Now(), rounds: max(*rounds, 1)}
+	err := run(ctx, r, flag.Args())
 	fmt.Println(r)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

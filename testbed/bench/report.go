@@ -16,6 +16,7 @@ import (
 type report struct {
 	progress io.Writer
 	began    time.Time
+	rounds   int // of throughput and round trip
 	parts    []string
 }
 

@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	rounds    = 5
 	roundTime = 5 * time.Second
 	barePort  = 51999
 )
@@ -100,19 +99,19 @@ func tunnelsOn(ctx context.Context, r *report, title, how, cni string, spec lab.
 			return err
 		}
 	}
-	for round := range rounds {
+	for round := range r.rounds {
 		for i, p := range paths {
 			if err := p.measure(ctx, a, 5201+i); err != nil {
 				return fmt.Errorf("%s: %w", p.what, err)
 			}
 		}
-		r.say("round %d of %d", round+1, rounds)
+		r.say("round %d of %d", round+1, r.rounds)
 	}
 	r.section(title, fmt.Sprintf("%s One TCP stream (iperf3, %d rounds of %.0f s, the paths taking turns) and 200 pings 5 ms apart; medians, and of "+
 		"ratios the median of the rounds'. One lab; both ends of every path are on this machine's processors. The bare tunnel is the same "+
 		"wireguard-go with the same MTU, between the gateways, without a mesh. *Bytes a packet* is what the stream's packets have on average where "+
 		"they enter the mesh's tunnel on the gateway: with its offloads one of TCP's carries many segments. Load average before and after: %s, %s.",
-		how, rounds, roundTime.Seconds(), before, load()))
+		how, r.rounds, roundTime.Seconds(), before, load()))
 	t := r.table("path", "Mbit/s", "÷ bare", "round trip ms", "÷ bare", "bytes a packet")
 	reference := paths[0]
 	for _, p := range paths {
