@@ -163,10 +163,6 @@ func ciliumServicesAcross(t *testing.T, l *lab.Lab) {
 	node := l.Machine("b2")
 	ok(t, node.StartEcho(t.Context()))
 	atNode := must(l.ExposeAddress(t.Context(), "at-node", netip.AddrPortFrom(node.Addr, lab.EchoPort)))(t)
-	defer func() {
-		must(l.Kubectl(t.Context(), "delete", "service", "--ignore-not-found", "at-b2", "--namespace="+l.Pod("b2").Namespace))(t)
-		must(l.Kubectl(t.Context(), "delete", "service", "--ignore-not-found", "at-c2", "at-node"))(t)
-	}()
 	for _, c := range []struct {
 		at      netip.AddrPort
 		backend *lab.Place
