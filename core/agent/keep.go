@@ -139,7 +139,13 @@ func keepFilter(observed, wanted state.Filter) state.Filter {
 		if i := slices.IndexFunc(observed.Chains, func(o state.Chain) bool { return o.Name == c.Name }); i >= 0 {
 			c.Rules = slices.Clone(c.Rules)
 			if c.Name == plan.GuardChain {
-				c.Rules = append(passes(observed.Chains[i].Rules, c.Rules), c.Rules...)
+				// Behind the other accepts, where they stood: what is the same in
+				// the same order is not written again.
+				at := slices.IndexFunc(c.Rules, func(r state.FilterRule) bool { _, accepts := r.Action.(state.Accept); return !accepts })
+				if at < 0 {
+					at = len(c.Rules)
+				}
+				c.Rules = slices.Insert(c.Rules, at, passes(observed.Chains[i].Rules, c.Rules)...)
 			}
 			for _, r := range observed.Chains[i].Rules {
 				if slices.ContainsFunc(r.Matches, func(m state.Match) bool { in, ok := m.(state.AddrInSet); return ok && lost[in.Set] }) {

@@ -4,7 +4,11 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/kilo-overlay/kilo/adapters/cilium"
+	"github.com/kilo-overlay/kilo/core/adapter"
 	"github.com/kilo-overlay/kilo/core/kerneltest"
+	"github.com/kilo-overlay/kilo/core/model"
+	"github.com/kilo-overlay/kilo/core/plan"
 	"github.com/kilo-overlay/kilo/core/state"
 )
 
@@ -102,6 +106,41 @@ func TestKeepLetsPassWhatTheGuardLetPass(t *testing.T) {
 		got := keepFilter(observed, wanted)
 		if d := state.Diff(state.State{Filter: filter(pass, drop)}, state.State{Filter: got}); len(d) > 0 {
 			t.Errorf("%s: keep gives\n%s", name, got)
+		}
+	}
+}
+
+// An agent that does not know the host CNI yet changes nothing of what it or an
+// earlier one left behind: no address moves to the link, no rule is written anew.
+func TestKeepWhileTheCNIIsUnknown(t *testing.T) {
+	nodes := []model.Node{
+		{Name: "e1", UID: "1", Location: "east", InternalIPs: prefixes("10.0.0.1/24"), PodPrefixes: prefixes("10.244.1.0/24"), WireGuardIPs: addrs("10.4.0.1", "fd00:4::1"),
+			Endpoint: model.Endpoint{Addr: netip.MustParseAddr("198.51.100.1"), Port: 51820}, Epoch: 1},
+		{Name: "e2", UID: "2", Location: "east", InternalIPs: prefixes("10.0.0.2/24"), PodPrefixes: prefixes("10.244.2.0/24"), WireGuardIPs: addrs("10.4.0.2", "fd00:4::2")},
+		{Name: "w1", UID: "3", Location: "west", InternalIPs: prefixes("192.168.9.9/24"), PodPrefixes: prefixes("10.244.9.0/24"), WireGuardIPs: addrs("10.4.0.3", "fd00:4::3"),
+			Endpoint: model.Endpoint{Addr: netip.MustParseAddr("203.0.113.9"), Port: 51820}, Epoch: 1},
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		n.Key, n.Ready, n.Spoken, n.TunnelMTU = key(n.Name), true, true, 1420
+	}
+	s := model.Snapshot{Nodes: nodes}
+	s.Sort()
+	for _, self := range []string{"e1", "e2"} {
+		for _, unnumbered := range []bool{true, false} {
+			f := plan.Facts{Self: self, Key: key(self), Interface: "kilo0", Port: 51820, TunnelMTU: 1420, LAN: adapter.LAN{Device: "eth0", MTU: 1500},
+				Connected: prefixes("10.0.0.0/24"), AdapterKnown: true, Adapter: adapter.Facts{CNI: "cilium", Unnumbered: unnumbered}}
+			known, _ := plan.Plan(s, f, cilium.New(cilium.Options{}))
+			f.AdapterKnown, f.Adapter = false, adapter.Facts{}
+			unknown, _ := plan.Plan(s, f, nil)
+			if changes := state.Diff(known, keep(known, unknown)); len(changes) > 0 {
+				t.Errorf("%s, unnumbered %t: %v", self, unnumbered, changes)
+			}
+			for _, l := range unknown.Links {
+				if len(l.Addresses) > 0 {
+					t.Errorf("%s: %s is to have %s before it is known where that may be", self, l.Name, l.Addresses)
+				}
+			}
 		}
 	}
 }

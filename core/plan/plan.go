@@ -297,6 +297,9 @@ func (p *planner) link() {
 	for _, a := range p.self.WireGuardIPs {
 		// A single address: a wider one would bring a route into main.
 		switch {
+		case !p.facts.AdapterKnown:
+			// Where it is to be nobody knows yet. A CNI that starts would find it
+			// on the link, and take that for its own.
 		case !p.facts.Adapter.Unnumbered:
 			l.Addresses = append(l.Addresses, single(a))
 		case a.Is4():

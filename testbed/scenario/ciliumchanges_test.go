@@ -87,13 +87,13 @@ func gatewayMoves(t *testing.T, l *lab.Lab) {
 	yes := "true"
 	for _, to := range []string{"a2", "a1"} {
 		streams := startStreams(t, l, "a3 b2", "c2 a3")
+		// The other's wish goes first: a new one counts against none.
 		for _, n := range []string{"a1", "a2"} {
-			value := &yes
 			if n != to {
-				value = nil
+				ok(t, l.Annotate(t.Context(), n, map[string]*string{"kilo.squat.ai/leader": nil}))
 			}
-			ok(t, l.Annotate(t.Context(), n, map[string]*string{"kilo.squat.ai/leader": value}))
 		}
+		ok(t, l.Annotate(t.Context(), to, map[string]*string{"kilo.squat.ai/leader": &yes}))
 		eventually(t, soon, gatewayIs(t.Context(), l, "a", to))
 		whole(t, l, soon)
 		for _, s := range streams {
