@@ -36,8 +36,10 @@ func TestChanges(t *testing.T) {
 	}
 	l := upWith(t, lab.Options{Name: labName(t), HoldAgents: true}, spec)
 	nameIs(t, l, "b1.example.net", l.Machine("b1").Public)
+	outside := begunOutside(t, l)
 	ok(t, l.StartAgents(t.Context()))
 	t.Logf("whole after %s", whole(t, l, soon).Round(10*time.Millisecond))
+	t.Run("a connection that began outside the tunnel", func(t *testing.T) { isReset(t, outside) })
 	for _, s := range []struct {
 		name string
 		run  func(*testing.T, *lab.Lab)
@@ -52,6 +54,32 @@ func TestChanges(t *testing.T) {
 		{"two nodes claim one thing", twoClaimOneThing},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
+	}
+}
+
+// begunOutside lets a1 speak to v1 before there is a mesh, at the address that will
+// ride the tunnel, and from a1's public address, which the other end of the tunnel
+// takes from nobody. Until there is a tunnel v1 is unreachable, and TCP tries again
+// after pauses that grow; here to a second at most, so that more is ours.
+func begunOutside(t *testing.T, l *lab.Lab) *conversation {
+	v1 := l.Machine("v1")
+	ok(t, v1.StartEcho(t.Context()))
+	must(l.Machine("a1").Shell(t.Context(), "echo 1000 >/proc/sys/net/ipv4/tcp_rto_max_ms"))(t)
+	c := converse(t, "a1 → v1", &l.Machine("a1").Place, netip.AddrPortFrom(v1.Public, lab.EchoPort))
+	time.Sleep(time.Second)
+	return c
+}
+
+// isReset wants the conversation, which finds itself in the tunnel now, to be ended
+// by a reset when it next tries to speak, and not by anybody's patience.
+func isReset(t *testing.T, c *conversation) {
+	select {
+	case <-c.done:
+	case <-time.After(2 * time.Second):
+	}
+	c.judge(t, false)
+	if c.answers < 5 {
+		t.Errorf("%d answers before the mesh: nothing was tried", c.answers)
 	}
 }
 

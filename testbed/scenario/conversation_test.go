@@ -29,6 +29,7 @@ type conversation struct {
 	heard atomic.Int64 // when the last answer came, in ns since 1970
 
 	// After done.
+	over    time.Time
 	answers int
 	longest time.Duration // that an answer took
 	err     error         // nil: stopped while it went on
@@ -46,6 +47,7 @@ func converse(t *testing.T, name string, from *lab.Place, to netip.AddrPort) *co
 	c := &conversation{name: name, conn: conn, stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
+		defer func() { c.over = time.Now() }()
 		defer conn.Close()
 		in := bufio.NewReader(conn)
 		for ctx.Err() == nil {
@@ -100,6 +102,9 @@ func (c *conversation) ended() bool {
 	}
 }
 
+// silence is how long nothing was heard before the end. After done.
+func (c *conversation) silence() time.Duration { return c.over.Sub(time.Unix(0, c.heard.Load())) }
+
 // judge ends it, and says how it fared.
 func (c *conversation) judge(t *testing.T, goesOn bool) {
 	t.Helper()
@@ -111,7 +116,7 @@ func (c *conversation) judge(t *testing.T, goesOn bool) {
 	case goesOn && !ended:
 		t.Logf("%s: goes on, %d answers, the longest after %s", c.name, c.answers, c.longest.Round(time.Millisecond))
 	case ended && errors.Is(c.err, unix.ECONNRESET):
-		t.Logf("%s: reset after %d answers", c.name, c.answers)
+		t.Logf("%s: reset after %d answers, %s after the last", c.name, c.answers, c.silence().Round(time.Millisecond))
 	default:
 		t.Errorf("%s: after %d answers, the longest after %s: %v", c.name, c.answers, c.longest.Round(time.Millisecond), c.err)
 	}
@@ -134,14 +139,14 @@ func conversations(t *testing.T, l *lab.Lab, services map[string]netip.AddrPort)
 }
 
 // conversationTargets makes the Services that conversations speak to. After a long
-// silence TCP tries again after as long a pause; here, after two seconds at most,
-// so that the silence is ours.
+// silence TCP tries again after as long a pause, and gives up after a number of
+// tries; here, after two seconds at most and never, so that the silence is ours.
 func conversationTargets(t *testing.T, l *lab.Lab) map[string]netip.AddrPort {
 	t.Helper()
 	pod, node := l.Pod("b2"), l.Machine("b2")
 	ok(t, node.StartEcho(t.Context()))
 	for _, p := range []*lab.Place{&pod.Place, &node.Place, &l.Pod("a3").Place, &l.Machine("a3").Place, &l.Pod("a1").Place, &l.Machine("a1").Place} {
-		must(p.Shell(t.Context(), "echo 2000 >/proc/sys/net/ipv4/tcp_rto_max_ms"))(t)
+		must(p.Shell(t.Context(), "echo 2000 >/proc/sys/net/ipv4/tcp_rto_max_ms; echo 255 >/proc/sys/net/ipv4/tcp_retries2"))(t)
 	}
 	return map[string]netip.AddrPort{
 		"pod":                 netip.AddrPortFrom(pod.Addr, lab.EchoPort),

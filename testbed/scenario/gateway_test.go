@@ -12,7 +12,8 @@ import (
 // The leader annotation moves the gateway once; taking it away moves nothing.
 // A gateway that loses power is replaced when its Node has been NotReady for as
 // long as it takes kubelets to report, and does not take over again when it
-// comes back. Connections survive the first change, or end with a reset.
+// comes back. Connections survive either change, or end with a reset, and what they
+// try while there is no gateway is seen on no wire.
 func gatewayChanges(t *testing.T, l *lab.Lab) {
 	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
 	epoch := func() uint64 { t.Helper(); return must(epochOf(t.Context(), l, "a"))(t) }
@@ -39,6 +40,9 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 	}
 	reachAll(t, l, 42, 56)
 
+	talk = conversations(t, l, services)
+	time.Sleep(time.Second)
+	wires := watchWires(t, l)
 	ok(t, l.Machine("a2").PowerOff(t.Context()))
 	off := time.Now()
 	eventually(t, 2*time.Minute, func() error {
@@ -52,6 +56,8 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 	eventually(t, soon, func() error { return l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr) })
 	t.Logf("a2 was held for ready for %s after its power-off; a1 serves, and packets pass, %s after that",
 		notReady.Sub(off).Round(time.Second), time.Since(notReady).Round(10*time.Millisecond))
+	goOnOrWereReset(t, talk, 5*time.Second)
+	wires.quiet(t)
 
 	ok(t, l.Machine("a2").PowerOn(t.Context()))
 	whole(t, l, soon)
