@@ -12,7 +12,7 @@
 // waits behind all others.
 //
 // KILO_TEST_ALL adds what make test leaves out: more modes of Cilium, failover in
-// the data path, two clusters at once, ten minutes without an API server.
+// the data path, two clusters at once, ten minutes without an API server, abuse.
 //
 // What a machine lacks for a lab fails the test. A run that sets KILO_LAB_SKIP
 // to a reason skips instead.
