@@ -23,6 +23,8 @@ const (
 	// (105) are let out before the overlay catches any (107).
 	addRules
 
+	// Ways out that no route takes any more.
+	closeWays
 	deleteRules
 	deleteRoutes
 	// Allowed IPs that nobody has any more: only ReplaceAllowedIPs removes them.
@@ -74,8 +76,51 @@ func (d *differ) filter(observed, wanted *Filter) {
 	case wanted.IsEmpty():
 		d.add(deleteFilter, SetFilter{})
 	default:
-		d.add(setFilter, SetFilter{Filter: *wanted})
+		first, more := withWays(observed, wanted)
+		d.add(setFilter, SetFilter{Filter: first})
+		if more {
+			d.add(closeWays, SetFilter{Filter: *wanted})
+		}
 	}
+}
+
+// withWays returns wanted with what observed accepts by its next hop besides, and
+// whether there is any. Routes still lead there when the filter changes: without it
+// what they lead would be dropped until they change too.
+func withWays(observed, wanted *Filter) (first Filter, more bool) {
+	first = *wanted
+	for i := range wanted.Chains {
+		c := &wanted.Chains[i]
+		at := slices.IndexFunc(observed.Chains, func(o Chain) bool { return o.Name == c.Name && o.Hook == c.Hook })
+		if at < 0 {
+			continue
+		}
+		var ways []FilterRule
+		for _, r := range observed.Chains[at].Rules {
+			if isWay(r) && !slices.ContainsFunc(c.Rules, func(w FilterRule) bool { return sameFilterRule(w, r) }) {
+				ways = append(ways, r)
+			}
+		}
+		if len(ways) == 0 {
+			continue
+		}
+		if !more {
+			first.Chains, more = slices.Clone(wanted.Chains), true
+		}
+		first.Chains[i].Rules = append(ways, c.Rules...)
+	}
+	return first, more
+}
+
+// isWay tells whether a rule accepts what leaves by a device for a next hop, and
+// looks at nothing else.
+func isWay(r FilterRule) bool {
+	if _, accepts := r.Action.(Accept); !accepts || len(r.Matches) != 2 {
+		return false
+	}
+	out, ok := r.Matches[0].(OutInterface)
+	hop, ok2 := r.Matches[1].(NextHop)
+	return ok && ok2 && !out.Not && !hop.Not
 }
 
 func (d *differ) routes(observed, wanted []Route) {

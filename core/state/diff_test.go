@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,19 @@ delete route table 1107 10.1.0.0/24 dev kilo0
 	expect(t, with(guard, "10.1.0.0/24 dev kilo0"), with(state.Filter{}), `
 delete route table 1107 10.1.0.0/24 dev kilo0
 delete table inet kilo
+`)
+	// A way to the gateway is open until no route takes it any more.
+	by := func(via string) state.Filter {
+		f := gateway().Filter
+		f.Chains = slices.Clone(f.Chains)
+		f.Chains[0].Rules = append([]state.FilterRule{{Action: state.Accept{}, Comment: "to the gateway",
+			Matches: []state.Match{state.OutInterface{Name: "lan0"}, state.NextHop{Addr: netip.MustParseAddr(via)}}}}, f.Chains[0].Rules...)
+		return f
+	}
+	expect(t, with(by("10.0.0.1"), "10.1.0.0/24 via 10.0.0.1 dev lan0"), with(by("10.0.0.2"), "10.1.0.0/24 via 10.0.0.2 dev lan0"), `
+set table inet kilo: 1 sets of 3 elements, 1 chains of 4 rules
+set route table 1107 10.1.0.0/24 via 10.0.0.2 dev lan0
+set table inet kilo: 1 sets of 3 elements, 1 chains of 3 rules
 `)
 	// A stranger's rule in our table is not what we want, whatever it says.
 	meddled := gateway()
