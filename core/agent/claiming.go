@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,6 +20,13 @@ const (
 	// innerMost is how long the other locations wait for members that do not say
 	// that they heard.
 	innerMost = 500 * time.Millisecond
+	// comingMost is how long the others have to send a node that is about to serve
+	// its own by its own tunnel, and passing how long what they sent another way is
+	// on its way at most, more or less.
+	comingMost = 300 * time.Millisecond
+	passing    = 50 * time.Millisecond
+	// comingFor is how long they do so for one that then does not serve.
+	comingFor = 2 * time.Second
 	// leaveMost bounds how long a gateway that ends looks for another one, and
 	// heirFor how long each is asked.
 	leaveMost = 2 * time.Second
@@ -41,20 +49,102 @@ func (g *guardian) claim(epoch uint64, now time.Time) {
 	g.begin(epoch, false, now)
 }
 
+// coming is a change before this node serves.
+type coming struct {
+	epoch       uint64
+	began, told time.Time
+	unready     map[string]bool // who has not said that its routes are ready
+	ready       time.Time       // since when nobody is waited for; zero: somebody is
+}
+
 // serve takes over from a gateway that works. The old one goes on carrying what
-// still comes its way. This node's routes change first, or what members send
-// would go in circles; then those of its location, and then the other locations',
-// so that this node has seen every connection before an answer comes by it.
+// still comes its way. First the other locations send this node its own by its own
+// tunnel: once it serves, its strict reverse path filter takes that no other way.
+// Then this node's routes change, or what members send would go in circles; then
+// those of its location, the old gateway's among them, which for the same reason
+// must not get by its network what it sends by its tunnel itself; and then the other
+// locations'.
 func (g *guardian) serve(epoch uint64, now time.Time) {
-	if d := g.duty; d == nil || !d.standby || d.location.Gateway == nil || epoch < g.nextEpoch() {
+	d := g.duty
+	if d == nil || !d.standby || d.location.Gateway == nil || epoch < g.nextEpoch() {
 		return // what was asked for is over
 	}
-	g.log.Info("serving as gateway from now on", "location", g.duty.location.Name, "instead of", g.duty.location.Gateway.Name, "epoch", epoch)
-	g.begin(epoch, true, now)
+	if g.coming != nil && epoch <= g.coming.epoch {
+		return
+	}
+	g.log.Info("about to serve as gateway", "location", d.location.Name, "instead of", d.location.Gateway.Name, "epoch", epoch)
+	g.coming = &coming{epoch: epoch, began: now, unready: map[string]bool{}}
+	for _, l := range d.tell {
+		if l.Tunnel && !l.Node.Key.IsZero() {
+			g.coming.unready[l.Node.Name] = true
+		}
+	}
+	if len(g.coming.unready) == 0 {
+		g.coming.ready = now.Add(-passing)
+	}
+	g.come(now)
+}
+
+// come goes on with serve, and begins when the others are ready, or when they had
+// time enough.
+func (g *guardian) come(now time.Time) {
+	c, d := g.coming, g.duty
+	if c == nil {
+		return
+	}
+	if !d.standby || d.location.Gateway == nil || c.epoch < g.nextEpoch() {
+		g.coming = nil // somebody else was faster
+		return
+	}
+	if len(c.unready) == 0 && c.ready.IsZero() {
+		c.ready = now
+	}
+	late := now.Sub(c.began) >= comingMost || now.Before(c.began)
+	switch {
+	case late || !c.ready.IsZero() && now.Sub(c.ready) >= passing:
+		if late {
+			g.log.Info("not all others were ready in time", "waited for", slices.Sorted(maps.Keys(c.unready)))
+		}
+		g.begin(c.epoch, true, now)
+	case now.Sub(c.told) >= announceFast:
+		c.told = now
+		for _, l := range d.tell {
+			if l.Tunnel && c.unready[l.Node.Name] {
+				g.send(l, failover.Message{Kind: failover.Next, Location: d.location.Name, Claim: failover.Claim{Node: g.self, Epoch: c.epoch}})
+			}
+		}
+	}
+}
+
+// expect follows a node of another location that is about to serve it, and tells
+// whether it is believed.
+func (g *guardian) expect(location string, c failover.Claim, now time.Time) bool {
+	g.mu.Lock()
+	news, err := g.book.Expect(&g.duty.snapshot, location, c, now.Add(comingFor))
+	g.mu.Unlock()
+	if err != nil {
+		g.log.Warn("a node that says it will serve is not believed", "error", err)
+		return false
+	}
+	if news {
+		g.wake()
+	}
+	return true
+}
+
+// forget goes back where a node did not serve after all.
+func (g *guardian) forget(now time.Time) {
+	g.mu.Lock()
+	any := g.book.Forget(now, comingFor)
+	g.mu.Unlock()
+	if any {
+		g.wake()
+	}
 }
 
 func (g *guardian) begin(epoch uint64, planned bool, now time.Time) {
 	d := g.duty
+	g.coming = nil
 	g.setSpreading(planned) // before anybody sees the claim
 	if !g.note(d.location.Name, failover.Claim{Node: g.self, Epoch: epoch}) {
 		g.setSpreading(false)

@@ -64,11 +64,13 @@ type guardian struct {
 	told     time.Time // when everybody was last told
 	began    time.Time // when the last claim was made
 	stage    stage
+	coming   *coming // nil: this node is not about to serve
 	leaving  *leaving
 	failing  time.Time // since when the watch has said so
 	reach    *reaching
 	reachFor map[string]*favour
-	owed     map[string]failover.Message // acknowledgements, by whom they go to
+	owed     map[string]failover.Message // acknowledgements of claims, by whom they go to
+	ready    map[string]failover.Message // of what is about to be claimed
 }
 
 // exchange is a socket and whom it asked.
@@ -92,7 +94,7 @@ type favour struct {
 
 func newGuardian(self string, secret func(model.Key) (failover.Secret, error), box func() (mailbox, error), open func(netip.Addr) (echo, error), wake func(), save func(*failover.Book) error, log *slog.Logger) *guardian {
 	g := &guardian{self: self, secret: secret, mailbox: box, echo: open, wake: wake, save: save, log: log,
-		set: make(chan *duty, 1), planned: make(chan uint64, 1), leave: make(chan chan struct{}, 1), sockets: map[netip.Addr]echo{}, asked: map[exchange]failover.Way{}, unheard: map[string]bool{}, nonces: map[string]uint64{}, reachFor: map[string]*favour{}, owed: map[string]failover.Message{}}
+		set: make(chan *duty, 1), planned: make(chan uint64, 1), leave: make(chan chan struct{}, 1), sockets: map[netip.Addr]echo{}, asked: map[exchange]failover.Way{}, unheard: map[string]bool{}, nonces: map[string]uint64{}, reachFor: map[string]*favour{}, owed: map[string]failover.Message{}, ready: map[string]failover.Message{}}
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	g.nonce = binary.BigEndian.Uint64(b[:]) | 1
@@ -267,6 +269,8 @@ func (g *guardian) tick(now time.Time, socket func(netip.Addr) echo) {
 		return
 	}
 	g.favours(now, socket)
+	g.forget(now)
+	g.come(now)
 	g.announce(now)
 	g.goOnLeaving(now)
 	gateway := d.location.Gateway

@@ -28,6 +28,7 @@ type country struct {
 	boxes map[netip.Addr]*countryBox
 	deaf  map[string]bool // nodes that get no datagrams
 	heard []string        // nodes, in the order in which they began to follow another gateway
+	ready []string        // nodes, in the order in which they made ready for another gateway
 	last  map[string]string
 	nodes map[string]*guardian
 }
@@ -113,6 +114,11 @@ func (c *country) pass(name string) {
 		c.heard = append(c.heard, name)
 	}
 	c.last[name] = east.Gateway.Name
+	for _, n := range s.Nodes {
+		if n.Next && !slices.Contains(c.ready, name+" for "+n.Name) {
+			c.ready = append(c.ready, name+" for "+n.Name)
+		}
+	}
 	g.Set(dutyOf(s, locations, name))
 }
 
@@ -121,6 +127,25 @@ func (c *country) follows() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.heard)
+}
+
+// made are the nodes that made ready for another gateway.
+func (c *country) made() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.ready)
+}
+
+// comes waits until a node that was asked to serve does, and returns how long.
+func (c *country) comes(t *testing.T, name string) time.Duration {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < time.Second; time.Sleep(time.Millisecond) {
+		if c.nodes[name].Spreading() {
+			return time.Since(began)
+		}
+	}
+	t.Fatalf("%s does not serve", name)
+	return 0
 }
 
 // armedEast has a location east of a gateway e1, e2 that stands by and a member,
@@ -133,17 +158,21 @@ func armedEast() model.Snapshot {
 	return snapshot(e1, e2, e3, w1)
 }
 
-// Who takes over from a gateway that works tells its own location first: what
-// members send has to pass it before an answer does.
+// Who takes over from a gateway that works has the other locations send it its own
+// first, and tells its own location next: what comes in by their networks has to
+// have its way back there.
 func TestTakingOverFromTheInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := settleCountry(t, armedEast())
 		time.Sleep(time.Second)
 		e2 := c.nodes["e2"]
 		e2.Serve(2)
-		time.Sleep(5 * time.Millisecond)
-		if !e2.Spreading() {
-			t.Error("the Node object may say it before the location's nodes know")
+		took := c.comes(t, "e2")
+		if got := c.made(); !slices.Equal(got, []string{"w1 for e2"}) || len(c.follows()) > 0 {
+			t.Errorf("when e2 begins to serve %v made ready and %v follow; want w1 alone to have", got, c.follows())
+		}
+		if took < settle+passing || took >= comingMost {
+			t.Errorf("e2 serves after %s, want what w1 takes and %s", took, passing)
 		}
 		time.Sleep(announceFast + failover.Interval)
 		if e2.Spreading() {
@@ -171,6 +200,7 @@ func TestTakingOverWithADeafMember(t *testing.T) {
 		c.deaf["e3"] = true
 		time.Sleep(time.Second)
 		c.nodes["e2"].Serve(2)
+		c.comes(t, "e2")
 		time.Sleep(innerMost - 50*time.Millisecond)
 		if got := c.follows(); slices.Contains(got, "w1") || len(got) != 2 {
 			t.Errorf("%v follow, want e1 and e2", got)
@@ -185,6 +215,57 @@ func TestTakingOverWithADeafMember(t *testing.T) {
 		time.Sleep(2 * announceSlow)
 		if got := c.follows(); len(got) != 4 {
 			t.Errorf("%v follow, want all", got)
+		}
+	})
+}
+
+// Another location that does not get ready holds a change up for a moment only, and
+// one that got ready for a node that then does not serve goes back.
+func TestTakingOverUnprepared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := settleCountry(t, armedEast())
+		c.deaf["w1"] = true
+		time.Sleep(time.Second)
+		c.nodes["e2"].Serve(2)
+		if took := c.comes(t, "e2"); took < comingMost || took > comingMost+failover.Interval {
+			t.Errorf("e2 serves after %s, want %s", took, comingMost)
+		}
+		time.Sleep(time.Second)
+		if got := c.follows(); len(got) != 3 || slices.Contains(got, "w1") {
+			t.Errorf("%v follow, want all of east", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := settleCountry(t, armedEast())
+		time.Sleep(time.Second)
+		say := func(from, location string, claim failover.Claim) {
+			g, n := c.nodes[from], c.snapshot.Node(from)
+			msg := failover.Message{Kind: failover.Next, From: from, To: "w1", Location: location, Claim: claim}
+			secret, _ := g.secret(key("w1"))
+			payload, _ := msg.Seal(secret, n.Key, key("w1"))
+			_ = c.boxes[n.WireGuardIPs[0]].Send(n.WireGuardIPs[0], netip.MustParseAddr("10.4.0.2"), payload)
+			time.Sleep(2 * settle)
+		}
+		next := func() bool {
+			s := c.nodes["w1"].Apply(c.snapshot)
+			return slices.ContainsFunc(s.Nodes, func(n model.Node) bool { return n.Next })
+		}
+		say("e2", "east", failover.Claim{Node: "e1", Epoch: 2})    // nobody speaks for another
+		say("e2", "west", failover.Claim{Node: "e2", Epoch: 2})    // nor for another location
+		say("e2", "east", failover.Claim{Node: "e2", Epoch: 1000}) // nor uses the numbers up
+		if next() {
+			t.Error("w1 believes what it must not")
+		}
+		say("e2", "east", failover.Claim{Node: "e2", Epoch: 2})
+		if !next() {
+			t.Error("w1 does not get ready")
+		}
+		time.Sleep(comingFor + failover.Interval)
+		if next() {
+			t.Errorf("w1 is still ready for e2 after %s", comingFor)
+		}
+		if got := c.follows(); len(got) > 0 {
+			t.Errorf("%v follow another gateway", got)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kilo-overlay/kilo/core/failover"
+	"github.com/kilo-overlay/kilo/core/model"
 )
 
 // receive takes a datagram. Whoever sent it proves to be a node that may speak of
@@ -54,6 +55,17 @@ func (g *guardian) receive(m mail, now time.Time) {
 			g.owed[name] = failover.Message{Kind: failover.Heard, Nonce: msg.Own, Location: msg.Location, Claim: msg.Claim}
 			g.acknowledge()
 		}
+	case failover.Next:
+		// By the tunnel alone: it says about a tunnel that it works, too.
+		if l.Tunnel && msg.Claim.Node == name && g.expect(msg.Location, msg.Claim, now) {
+			g.ready[name] = failover.Message{Kind: failover.Ready, Nonce: msg.Own, Location: msg.Location, Claim: msg.Claim}
+			g.acknowledge()
+		}
+	case failover.Ready:
+		if c := g.coming; c != nil && l.Tunnel && msg.Claim == (failover.Claim{Node: g.self, Epoch: c.epoch}) {
+			delete(c.unready, name)
+			g.come(now)
+		}
 	case failover.Yield:
 		switch {
 		case msg.Claim.Node != name || msg.Location != d.location.Name || d.location.Gateway == nil || d.location.Gateway.Name != name:
@@ -92,11 +104,17 @@ func (g *guardian) receive(m mail, now time.Time) {
 // acknowledge tells those who serve that this node's routes follow them. What it
 // only knows it does not say.
 func (g *guardian) acknowledge() {
-	for name, m := range g.owed {
-		if n := g.duty.snapshot.Node(m.Claim.Node); n != nil && n.Epoch < m.Claim.Epoch {
+	g.pay(g.owed, func(n *model.Node, c failover.Claim) bool { return n.Epoch >= c.Epoch })
+	g.pay(g.ready, func(n *model.Node, c failover.Claim) bool { return n.Next || n.Epoch >= c.Epoch })
+}
+
+// pay sends those acknowledgements that are true by now.
+func (g *guardian) pay(owed map[string]failover.Message, follows func(*model.Node, failover.Claim) bool) {
+	for name, m := range owed {
+		if n := g.duty.snapshot.Node(m.Claim.Node); n != nil && !follows(n, m.Claim) {
 			continue
 		}
-		delete(g.owed, name)
+		delete(owed, name)
 		for _, l := range g.duty.tell {
 			if l.Node.Name == name {
 				g.send(l, m)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/kilo-overlay/kilo/core/model"
 )
@@ -19,12 +20,59 @@ type Claim struct {
 }
 
 // Book keeps the claims that were heard, by location. It is for one goroutine.
-type Book struct{ claims map[string]Claim }
+type Book struct {
+	claims map[string]Claim
+	coming map[string]coming
+}
+
+// coming is a claim that is about to be made, and how long that is believed.
+type coming struct {
+	Claim
+	until time.Time
+}
 
 // Hear takes a claim and tells whether it is news. s says who stands by for the
 // location and what was claimed there so far; the error says why nobody else would
 // be believed.
 func (b *Book) Hear(s *model.Snapshot, location string, c Claim) (news bool, err error) {
+	if news, err = b.judge(s, location, c); !news {
+		return false, err
+	}
+	if b.claims == nil {
+		b.claims = map[string]Claim{}
+	}
+	b.claims[location] = c
+	return true, nil
+}
+
+// Expect takes a claim that is about to be made, because of nothing that failed, and
+// tells whether it is news and believed: as far as Hear would believe it, until then.
+func (b *Book) Expect(s *model.Snapshot, location string, c Claim, until time.Time) (news bool, err error) {
+	if ahead, err := b.judge(s, location, c); !ahead {
+		return false, err
+	}
+	if b.coming == nil {
+		b.coming = map[string]coming{}
+	}
+	news = b.coming[location].Claim != c
+	b.coming[location] = coming{c, until}
+	return news, nil
+}
+
+// Forget drops what was expected and did not come, and tells whether there was any.
+// A clock that is set back keeps it for no longer than most.
+func (b *Book) Forget(now time.Time, most time.Duration) (any bool) {
+	for location, c := range b.coming {
+		if !now.Before(c.until) || c.until.Sub(now) > most {
+			delete(b.coming, location)
+			any = true
+		}
+	}
+	return any
+}
+
+// judge tells whether a claim is above what is known, and may be believed.
+func (b *Book) judge(s *model.Snapshot, location string, c Claim) (news bool, err error) {
 	n := s.Node(c.Node)
 	if n == nil || !n.Spoken || n.Location != location {
 		return false, fmt.Errorf("node %s claims to serve location %q and is not one of its nodes", c.Node, location)
@@ -40,10 +88,6 @@ func (b *Book) Hear(s *model.Snapshot, location string, c Claim) (news bool, err
 	case c.Epoch > known.Epoch+steps:
 		return false, fmt.Errorf("node %s claims to serve location %q under epoch %d, known is %d", c.Node, location, c.Epoch, known.Epoch)
 	}
-	if b.claims == nil {
-		b.claims = map[string]Claim{}
-	}
-	b.claims[location] = c
 	return true, nil
 }
 
@@ -60,18 +104,26 @@ func (b *Book) Of(s *model.Snapshot, location string) Claim {
 }
 
 // Apply returns s with the claims that were heard in the place of older published
-// ones. s itself is left as it is.
+// ones, and with those marked that are about to serve. s itself is left as it is.
 func (b *Book) Apply(s model.Snapshot) model.Snapshot {
 	copied := false
-	for location, c := range b.claims {
+	change := func(location, name string, which func(*model.Node) bool, how func(*model.Node)) {
 		for i := range s.Nodes {
-			if n := &s.Nodes[i]; n.Name == c.Node && n.Location == location && n.Epoch < c.Epoch {
+			if n := &s.Nodes[i]; n.Name == name && n.Location == location && which(n) {
 				if !copied {
 					s.Nodes, copied = append([]model.Node(nil), s.Nodes...), true
 				}
-				s.Nodes[i].Epoch = c.Epoch
+				how(&s.Nodes[i])
 			}
 		}
+	}
+	for location, c := range b.coming {
+		if c.Epoch > b.Of(&s, location).Epoch {
+			change(location, c.Node, func(n *model.Node) bool { return n.Spoken }, func(n *model.Node) { n.Next = true })
+		}
+	}
+	for location, c := range b.claims {
+		change(location, c.Node, func(n *model.Node) bool { return n.Epoch < c.Epoch }, func(n *model.Node) { n.Epoch = c.Epoch })
 	}
 	return s
 }

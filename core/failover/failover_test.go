@@ -234,6 +234,46 @@ func TestBook(t *testing.T) {
 	}
 }
 
+// Who is about to serve is marked until it does, or until it is not believed any
+// more; nobody else is believed than with a claim.
+func TestBookExpects(t *testing.T) {
+	began := time.Unix(1000, 0)
+	node := func(b *Book, s *model.Snapshot) *model.Node { after := b.Apply(*s); return after.Node("a2") }
+	next := func(b *Book) bool { return node(b, snapshot()).Next }
+	for _, c := range []Claim{{"a1", 4}, {"a3", 5}, {"b1", 5}, {"a2", 3}, {"a2", 1 << 60}} {
+		var b Book
+		if news, _ := b.Expect(snapshot(), "a", c, began.Add(time.Second)); news || next(&b) {
+			t.Errorf("%+v is believed", c)
+		}
+	}
+	expecting := func() *Book {
+		b := &Book{}
+		for i, want := range []bool{true, false} {
+			if news, err := b.Expect(snapshot(), "a", Claim{"a2", 5}, began.Add(time.Second)); news != want || err != nil || !next(b) {
+				t.Fatalf("the %d. time: news %v, error %v, next %v", i+1, news, err, next(b))
+			}
+		}
+		return b
+	}
+	b := expecting()
+	if s := snapshot(); node(b, s).Epoch != 0 || s.Node("a2").Next {
+		t.Error("it serves before its claim, or the snapshot was changed")
+	}
+	if b.Forget(began.Add(999*time.Millisecond), time.Second) || !next(b) {
+		t.Error("forgotten too early")
+	}
+	if !b.Forget(began.Add(time.Second), time.Second) || next(b) {
+		t.Error("not forgotten")
+	}
+	if b = expecting(); !b.Forget(began.Add(-time.Hour), time.Second) || next(b) {
+		t.Error("a clock that was set back keeps it for an hour")
+	}
+	b = expecting()
+	if _, err := b.Hear(snapshot(), "a", Claim{"a2", 5}); err != nil || next(b) {
+		t.Errorf("it serves, and is still about to (%v)", err)
+	}
+}
+
 // A Node that was made anew does not set the location back, and neither does a
 // restart of the agent.
 func TestBookOutlivesWhatWasPublished(t *testing.T) {

@@ -29,6 +29,11 @@ const (
 	// Yield asks a node that stands by to serve in the sender's place, under an epoch
 	// above that of Claim, which is the sender's.
 	Yield Kind = "yield"
+	// Next says that the sender is about to serve in the place of a gateway that
+	// works, so that others send it its own by its own tunnel already. Ready
+	// acknowledges it: the sender's routes are so.
+	Next  Kind = "next"
+	Ready Kind = "ready"
 	// Reach asks whether a node answers through its own tunnel, and Reached says so.
 	Reach   Kind = "reach"
 	Reached Kind = "reached"

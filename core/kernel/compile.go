@@ -157,6 +157,8 @@ func (c *compiler) action(a state.Action) {
 		c.setMark(^a.Bits, a.Bits)
 	case state.TakeMark:
 		c.setMark(^a.Bits, 0)
+	case state.NoTrack:
+		c.add(&expr.Notrack{})
 	case state.ClampMSS:
 		c.add(&expr.Rt{Register: reg, Key: expr.RtTCPMSS},
 			&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 2, Size: 2},

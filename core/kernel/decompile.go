@@ -89,6 +89,8 @@ func (d *decompiler) read(e *expression) {
 		d.rule.Action = state.Masquerade{}
 	case "reject":
 		d.rule.Action = state.ResetTCP{}
+	case "notrack":
+		d.rule.Action = state.NoTrack{}
 	case "exthdr":
 		d.rule.Action = state.ClampMSS{}
 	}

@@ -78,6 +78,10 @@ func Vocabulary(iface string) state.Filter {
 				rule("", state.TakeMark{Bits: state.MarkForwarded}, state.MarkIs{Mark: 0x11}),
 				rule("", state.TakeMark{Bits: 0x80000001}),
 			}},
+			{Name: "transit", Type: state.FilterChain, Hook: "prerouting", Priority: -190, Rules: []state.FilterRule{
+				rule("seen one way", state.NoTrack{}, state.CtState{States: []string{"invalid"}}, in("remote4", false, true, false)),
+				rule("", state.NoTrack{}),
+			}},
 		},
 	}
 }

@@ -87,6 +87,9 @@ type Node struct {
 	// Slot is the node's place, from 1, among the nodes of its location that are
 	// prepared to be its gateway; 0: it has none.
 	Slot int `json:"slot,omitempty"`
+	// Next tells that the node is about to serve in the place of a gateway that
+	// works. Agents tell each other; it is published and kept nowhere.
+	Next bool `json:"-"`
 	// Asked records the gateway wishes (see Inputs) already acted upon.
 	Asked string `json:"asked,omitempty"`
 	// Leader and ForcedEndpoint are inputs that rank candidates for gateway.

@@ -15,6 +15,8 @@ const (
 	tagPriority   = -400
 	untagPriority = 1000
 	clampPriority = -150
+	// After conntrack (-200), before anybody looks at what it found.
+	transitPriority = -190
 	// After conntrack, before a Service's address is translated.
 	limitPriority = -150
 	strayPriority = 0
@@ -44,6 +46,8 @@ const (
 	// bySet and toSet, with a Peer's name: its prefixes, and what it may begin
 	// to speak to.
 	bySet, toSet = "by-", "to-"
+	// othersSet: the own location's other nodes, on a node that is armed.
+	othersSet = "others"
 	// callersSet: nodes of other locations, on an API server's node.
 	callersSet = "callers"
 )
@@ -148,9 +152,41 @@ func (p *planner) filter() {
 	if len(limits.Rules) > 0 {
 		f.Chains = append(f.Chains, limits)
 	}
+	if transit := p.transit(sets); len(transit.Rules) > 0 {
+		f.Chains = append(f.Chains, transit)
+	}
 	if p.facts.TagForwarded {
 		f.Chains = append(f.Chains, tagForwarded(sets)...)
 	}
+}
+
+// transit makes the chain that lets pass what this node carries for others and has
+// seen one direction of. While a gateway changes, a question goes by one node and
+// its answer by the other, for whose conntrack an answer without a question is
+// invalid; kube-proxy and many firewalls drop that when it is forwarded. Nothing is
+// translated here between those two ends, so nothing is lost with conntrack's
+// verdict: they judge for themselves, each having seen both directions. A packet
+// that has a connection keeps it. What is this node's own, or a Peer's, is not in
+// transit.
+func (p *planner) transit(s *sets) state.Chain {
+	chain := state.Chain{Name: "transit", Type: state.FilterChain, Hook: "prerouting", Priority: transitPriority}
+	for _, v6 := range []bool{false, true} {
+		if !s.has(othersSet, v6) || !s.has(remoteSet, v6) {
+			continue
+		}
+		for _, out := range []bool{true, false} {
+			m := []state.Match{
+				state.CtState{States: []string{"invalid"}},
+				state.AddrInSet{V6: v6, Source: out, Set: name(othersSet, v6)},
+				state.AddrInSet{V6: v6, Source: !out, Set: name(remoteSet, v6)},
+			}
+			if s.has(peersSet, v6) {
+				m = append(m, state.AddrInSet{V6: v6, Source: !out, Not: true, Set: name(peersSet, v6)})
+			}
+			chain.Rules = append(chain.Rules, rule("in transit, seen in one direction", state.NoTrack{}, m...))
+		}
+	}
+	return chain
 }
 
 // limits makes the chain that keeps Peers to their destinations, and its sets. It
@@ -311,7 +347,7 @@ func (s *sets) add(set string, prefixes []netip.Prefix) {
 
 func (p *planner) sets() *sets {
 	remote := make([]netip.Prefix, 0, len(p.remote))
-	var peers, local, allowed []netip.Prefix
+	var peers, local, allowed, others []netip.Prefix
 	for i := range p.remote {
 		r := &p.remote[i]
 		remote = append(remote, r.prefix)
@@ -326,12 +362,16 @@ func (p *planner) sets() *sets {
 			allowed = append(allowed, c.prefix)
 		case !c.mute:
 			local = append(local, c.prefix)
+			if c.node != p.self && len(p.links.standby) > 0 {
+				others = append(others, c.prefix)
+			}
 		}
 	}
 	s := &sets{}
 	s.add(remoteSet, remote)
 	s.add(localSet, local)
 	s.add(allowedSet, allowed)
+	s.add(othersSet, others)
 	s.add(ownSet, slices.Clone(p.shadowed))
 	s.add(peersSet, peers)
 	s.add(callersSet, slices.Clone(p.api.callers))

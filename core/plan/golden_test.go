@@ -206,6 +206,8 @@ func parseNode(t *testing.T, name string, fields []string) model.Node {
 			n.Epoch = e
 		case "slot":
 			n.Slot, _ = strconv.Atoi(v)
+		case "next":
+			n.Next = true
 		case "mtu":
 			n.TunnelMTU, _ = strconv.Atoi(v)
 		case "keepalive":

@@ -135,6 +135,9 @@ func (l *links) hop(c *claim) *model.Node {
 	}
 	gateway := p.locations[c.party].Gateway
 	if p.serving || l.live(gateway) && l.byTheirGateway(c.node, int(c.party)) {
+		if c.kind == clusterKind && c.node.Next && l.standby[c.node] {
+			return c.node // see standby.go
+		}
 		return gateway
 	}
 	return l.toGateway()

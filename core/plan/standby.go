@@ -22,6 +22,16 @@ import (
 // location. A change of gateway is then a change of routes, each end at its own
 // time.
 //
+// The nodes of a location have strict reverse path filters on their own network,
+// and what a gateway sends itself is answered there by whoever serves. So where
+// nothing has failed (model.Node.Next) the others send to the new gateway, before it
+// serves, what is its own by its own link: it takes that in by a link as well as by
+// its network, while it still sends by the latter. Then it serves, then the old
+// gateway and the members send by it, and last the others send by it what is
+// theirs: whatever comes in on a strict interface is answered there at all times.
+// Who is in between sees one direction of a connection, which chain "transit" in
+// filter.go makes good.
+//
 // A pair of nodes speaks on the link of the other's slot, and a link listens on
 // the port of the first one and its number more: X finds Y at Y's port plus the
 // number of X's slot. So the first gateways of two locations use the first ports,
@@ -138,7 +148,7 @@ func (p *planner) standbyIPs(nodes map[*model.Node][]netip.Prefix) {
 			continue
 		}
 		for _, n := range p.locations[r.party].Armed {
-			if n == nil || !p.links.standby[n] {
+			if n == nil || !p.links.standby[n] && !p.before(r, n) {
 				continue
 			}
 			// What has a peer of its own on that link stays with it.
@@ -152,6 +162,12 @@ func (p *planner) standbyIPs(nodes map[*model.Node][]netip.Prefix) {
 			nodes[n] = append(nodes[n], r.prefix)
 		}
 	}
+}
+
+// before tells whether n serves the node that r is of, which is about to serve
+// itself: what that one sends still comes by n.
+func (p *planner) before(r *remote, n *model.Node) bool {
+	return r.kind == clusterKind && r.hop == r.node && r.node.Next && n == p.locations[r.party].Gateway && p.links.has(n)
 }
 
 // keepsAlive tells whether this node keeps the session with n alive, one of the two

@@ -84,7 +84,8 @@ func TestSlots(t *testing.T) {
 // already knows of the change: the new gateway first, then the others in any order. (With granularities cross and
 // full that holds before and after; and with strict reverse path filters the
 // pods of the two gateways themselves do not until both know: what comes by way of
-// the other one comes by the host CNI's device, and would go back by the tunnel.)
+// the other one comes by the host CNI's device, and would go back by the tunnel.
+// TestNothingIsLostWhileAGatewayHandsOver is about those.)
 func TestNothingIsLostWhileAGatewayChanges(t *testing.T) {
 	changes := 0
 	for seed := range uint64(200) {
@@ -123,6 +124,58 @@ func TestNothingIsLostWhileAGatewayChanges(t *testing.T) {
 				w.loose = i < len(order)-1
 				everyPod(t, w, fmt.Sprintf("seed %d: %s serves, known to %v", seed, next.Name, order[:i+1]))
 			}
+		}
+	}
+	if changes < 100 {
+		t.Errorf("only %d changes were tried", changes)
+	}
+}
+
+// A gateway that works hands over: the other locations send the new one its own
+// first, then it serves, then its location follows, then the others. With strict
+// reverse path filters everywhere but on the mesh's own links nothing is lost, in
+// whatever order the nodes of one stage hear of it.
+func TestNothingIsLostWhileAGatewayHandsOver(t *testing.T) {
+	changes := 0
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 17))
+		before := armed(r)
+		if before.Nodes[0].Granularity != model.PerLocation {
+			continue
+		}
+		for _, l := range plan.Locations(before) {
+			var next *model.Node
+			for _, n := range l.Armed {
+				if n != nil && n != l.Gateway {
+					next = n
+				}
+			}
+			if next == nil {
+				continue
+			}
+			changes++
+			with := func(change func(*model.Node)) map[string]state.State {
+				s := before
+				s.Nodes = append([]model.Node(nil), before.Nodes...)
+				change(s.Node(next.Name))
+				return statesOf(s)
+			}
+			ahead := with(func(n *model.Node) { n.Next = true })
+			after := with(func(n *model.Node) { n.Epoch = l.Gateway.Epoch + 1 })
+			w := &walker{snapshot: before, states: statesOf(before)}
+			step := func(stage string, states map[string]state.State, which func(model.Node) bool) {
+				for _, i := range r.Perm(len(before.Nodes)) {
+					if n := before.Nodes[i]; which(n) {
+						w.states[n.Name] = states[n.Name]
+						everyPod(t, w, fmt.Sprintf("seed %d: %s hands over to %s: %s, %s", seed, l.Gateway.Name, next.Name, stage, n.Name))
+					}
+				}
+			}
+			elsewhere := func(n model.Node) bool { return n.Location != l.Name }
+			step("the others prepare", ahead, elsewhere)
+			step("it serves", after, func(n model.Node) bool { return n.Name == next.Name })
+			step("its location follows", after, func(n model.Node) bool { return !elsewhere(n) && n.Name != next.Name })
+			step("the others follow", after, elsewhere)
 		}
 	}
 	if changes < 100 {

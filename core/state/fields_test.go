@@ -44,7 +44,7 @@ func filled() state.State {
 	}
 	for _, a := range []state.Action{
 		state.Accept{}, state.Drop{}, state.Return{}, state.ResetTCP{}, state.SourceNAT{To: addr("10.0.0.1")},
-		state.KeepSource{V6: true}, state.Masquerade{}, state.ClampMSS{}, state.AddMark{Bits: 1}, state.TakeMark{Bits: 1}, state.Unknown{Text: "a"},
+		state.KeepSource{V6: true}, state.Masquerade{}, state.ClampMSS{}, state.AddMark{Bits: 1}, state.TakeMark{Bits: 1}, state.NoTrack{}, state.Unknown{Text: "a"},
 	} {
 		rules = append(rules, state.FilterRule{Matches: []state.Match{state.CtOriginal{}}, Action: a, Comment: "a"})
 	}

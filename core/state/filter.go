@@ -151,6 +151,9 @@ type (
 	AddMark struct{ Bits uint32 }
 	// TakeMark clears bits of the packet mark, the others stay; the chain goes on.
 	TakeMark struct{ Bits uint32 }
+	// NoTrack has a packet that conntrack found invalid count as untracked; one
+	// that has a connection keeps it. The chain goes on.
+	NoTrack struct{}
 )
 
 func (InInterface) match()  {}
@@ -178,6 +181,7 @@ func (Masquerade) action() {}
 func (ClampMSS) action()   {}
 func (AddMark) action()    {}
 func (TakeMark) action()   {}
+func (NoTrack) action()    {}
 func (Unknown) action()    {}
 
 func not(b bool) string {
@@ -256,6 +260,7 @@ func (a AddMark) String() string {
 func (a TakeMark) String() string {
 	return fmt.Sprintf("meta mark set meta mark & 0x%08x", ^a.Bits)
 }
+func (NoTrack) String() string { return "notrack" }
 
 // prefixText prints a host prefix as nft does: without its length.
 func prefixText(p netip.Prefix) string {
