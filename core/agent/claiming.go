@@ -17,8 +17,8 @@ const (
 	// announceAlways is how often everybody is told while a claim of this node's
 	// stands: who was away meanwhile may have nobody else to hear it from.
 	announceAlways = 5 * time.Second
-	// innerMost is how long the other locations wait for members that do not say
-	// that they heard.
+	// innerMost is how long a stage of a change waits for nodes that do not say that
+	// they heard.
 	innerMost = 500 * time.Millisecond
 	// comingMost is how long the others have to send a node that is about to serve
 	// its own by its own tunnel, and passing how long what they sent another way is
@@ -61,9 +61,9 @@ type coming struct {
 // still comes its way. First the other locations send this node its own by its own
 // tunnel: once it serves, its strict reverse path filter takes that no other way.
 // Then this node's routes change, or what members send would go in circles; then
-// those of its location, the old gateway's among them, which for the same reason
-// must not get by its network what it sends by its tunnel itself; and then the other
-// locations'.
+// those of its location's members, and when none sends by it any more the old
+// gateway's, which for the same reason must not get by its network what it sends by
+// its tunnel itself; and then the other locations'.
 func (g *guardian) serve(epoch uint64, now time.Time) {
 	d := g.duty
 	if d == nil || !d.standby || d.location.Gateway == nil || epoch < g.nextEpoch() {
@@ -150,7 +150,7 @@ func (g *guardian) begin(epoch uint64, planned bool, now time.Time) {
 		g.setSpreading(false)
 		return
 	}
-	g.began, g.stage = now, everybody
+	g.began, g.staged, g.stage, g.former = now, now, everybody, d.location.Gateway.Name
 	if planned {
 		g.stage = itself
 	}
@@ -236,37 +236,57 @@ type stage int
 const (
 	everybody stage = iota // as far as it goes
 	itself                 // this node's own routes change
-	location               // and those of its location
+	members                // and those of its location's nodes
+	former                 // and those of the gateway before
 )
 
-func (s stage) tells(l listener) bool { return s == everybody || s == location && !l.Tunnel }
+// tells tells whether a node hears of the change by now.
+func (g *guardian) tells(l listener) bool {
+	switch g.stage {
+	case itself:
+		return false
+	case members:
+		return !l.Tunnel && l.Node.Name != g.former
+	case former:
+		return !l.Tunnel
+	}
+	return true
+}
 
 // spread goes on to the next stage when it is time, and tells whether it did.
 func (g *guardian) spread(now time.Time) bool {
-	late := now.Sub(g.began) >= innerMost
+	late := now.Sub(g.staged) >= innerMost
 	switch {
 	case g.stage == itself && (late || g.duty.self.Epoch >= g.own().Epoch):
-		g.stage = location
-	case g.stage == location && (late || !g.owes(false)):
+		if g.stage = members; !g.owes() {
+			g.stage = former // a location of two
+		}
+	case g.stage == members && (late || !g.owes()):
+		g.stage = former
+	case g.stage == former && (late || !g.owes()):
 		g.stage = everybody
 		g.setSpreading(false)
 		g.wake() // now the Node may say so
 	default:
 		return false
 	}
+	g.staged = now
 	return true
 }
 
-// owes tells whether anybody on that side has not said that he heard.
-func (g *guardian) owes(tunnel bool) bool {
-	return slices.ContainsFunc(g.duty.tell, func(l listener) bool { return l.Tunnel == tunnel && !l.Node.Key.IsZero() && g.unheard[l.Node.Name] })
+// owes tells whether anybody who is to hear in this stage has not said that he did.
+// One of an earlier stage was waited for then.
+func (g *guardian) owes() bool {
+	return slices.ContainsFunc(g.duty.tell, func(l listener) bool {
+		return g.tells(l) && !l.Node.Key.IsZero() && g.unheard[l.Node.Name] && (g.stage == members || l.Node.Name == g.former)
+	})
 }
 
 func (g *guardian) tellAll(now time.Time, which func(listener) bool) {
 	c, _ := g.mine()
 	g.told = now
 	for _, l := range g.duty.tell {
-		if which(l) && g.stage.tells(l) {
+		if which(l) && g.tells(l) {
 			g.send(l, failover.Message{Kind: failover.Says, Location: g.duty.location.Name, Claim: c})
 		}
 	}

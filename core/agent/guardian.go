@@ -64,7 +64,9 @@ type guardian struct {
 	told     time.Time // when everybody was last told
 	began    time.Time // when the last claim was made
 	stage    stage
-	coming   *coming // nil: this node is not about to serve
+	staged   time.Time // since when
+	former   string    // the gateway before
+	coming   *coming   // nil: this node is not about to serve
 	leaving  *leaving
 	failing  time.Time // since when the watch has said so
 	reach    *reaching

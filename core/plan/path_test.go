@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,9 +25,26 @@ type walker struct {
 	states   map[string]state.State
 }
 
-func (w *walker) route(node string, dst netip.Addr) (best state.Route, ok bool) {
+// route is what our tables have for dst when it came in by an interface ("": by
+// none).
+func (w *walker) route(node, in string, dst netip.Addr) (best state.Route, ok bool) {
+	back := slices.ContainsFunc(w.states[node].Rules, func(r state.Rule) bool {
+		return r.Priority == state.PriorityReturn && in != "" && r.IIF == in
+	})
+	for _, table := range []int{state.TableReturn, state.TableOverlay} {
+		if table == state.TableReturn && !back {
+			continue
+		}
+		if best, ok = w.routeIn(node, table, dst); ok {
+			return best, ok
+		}
+	}
+	return best, false
+}
+
+func (w *walker) routeIn(node string, table int, dst netip.Addr) (best state.Route, ok bool) {
 	for _, r := range w.states[node].Routes {
-		if r.Table != state.TableOverlay || !r.Dst.Contains(dst) {
+		if r.Table != table || !r.Dst.Contains(dst) {
 			continue
 		}
 		if !ok || r.Dst.Bits() > best.Dst.Bits() || r.Dst.Bits() == best.Dst.Bits() && r.Metric < best.Metric {
@@ -36,19 +54,22 @@ func (w *walker) route(node string, dst netip.Addr) (best state.Route, ok bool) 
 	return best, ok
 }
 
-// way is the interface that a node sends to dst by: "kilo0", "flannel.1", ""
-// for what is its own, or why it sends nothing.
-func (w *walker) way(node string, dst netip.Addr) (dev string, err error) {
+// way is the interface that a node sends to dst by what came in by another: "kilo0",
+// "flannel.1", "eth0", "" for what is its own, or why it sends nothing.
+func (w *walker) way(node, in string, dst netip.Addr) (dev string, err error) {
 	if w.owner(dst) == node {
 		return "", nil
 	}
-	if r, ok := w.route(node, dst); ok {
+	if r, ok := w.route(node, in, dst); ok {
 		if r.Type != state.Unicast {
 			return "", fmt.Errorf("%s: %s", node, r)
 		}
 		return r.Device, nil
 	}
 	if w.snapshot.Node(w.owner(dst)).Location == w.snapshot.Node(node).Location {
+		if w.isHost(dst) {
+			return "eth0", nil
+		}
 		return "flannel.1", nil
 	}
 	return "", fmt.Errorf("%s has no route to %s", node, dst)
@@ -61,8 +82,17 @@ func (w *walker) owner(a netip.Addr) string {
 				return n.Name
 			}
 		}
+		if n.InternalIP(true) == a {
+			return n.Name
+		}
 	}
 	return ""
+}
+
+// isHost tells whether an address is a node's.
+func (w *walker) isHost(a netip.Addr) bool {
+	n := w.snapshot.Node(w.owner(a))
+	return n != nil && n.InternalIP(true) == a
 }
 
 // link is a node's link of that name.
@@ -110,15 +140,17 @@ func (w *walker) peerTo(node, link string, a netip.Addr) (peer string, ok bool) 
 func (w *walker) walk(src, dst netip.Addr) (path []string, err error) {
 	at := w.owner(src)
 	path = []string{at}
+	in := ""
 	for range 8 {
-		dev, err := w.way(at, dst)
+		dev, err := w.way(at, in, dst)
 		switch {
 		case err != nil:
 			return path, err
 		case dev == "":
 			return path, nil
 		}
-		next, in, loose := "", dev, false
+		came, next, loose := in, "", false
+		in = dev
 		if l, ok := w.link(at, dev); ok && l.Tunnel != nil {
 			peer, ok := w.peerTo(at, dev, dst)
 			if !ok {
@@ -132,11 +164,17 @@ func (w *walker) walk(src, dst netip.Addr) (path []string, err error) {
 			loose = l.Loose
 		} else {
 			next = w.owner(dst)
-			if r, ok := w.route(at, dst); ok {
+			if r, ok := w.route(at, came, dst); ok {
 				next = w.owner(r.Via)
 			}
 		}
-		back, err := w.way(next, src)
+		// The kernel looks for the way back as if the answer came in where the packet
+		// goes out.
+		out, err := w.way(next, in, dst)
+		if err != nil {
+			return path, err
+		}
+		back, err := w.way(next, out, src)
 		if err != nil || back != in && !loose && !w.loose {
 			return path, fmt.Errorf("%s: rp_filter: %s came in on %s and would go back by %q (%v)", next, src, in, back, err)
 		}

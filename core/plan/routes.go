@@ -66,13 +66,32 @@ func (p *planner) inject(a adapter.Adapter) {
 	for _, why := range refused {
 		p.warn("AdapterRefused", "node/"+p.self.Name, "%s wanted what an adapter may not add: %v", a.Name(), why)
 	}
-	p.state.Links = append(p.state.Links, links...)
 	// Admitted by role: a gateway's lead back, a member's lead elsewhere.
 	if p.serving {
 		p.returns = routes
 	} else {
 		p.ways = routes
+		links = p.injectReturns(a, v, links)
 	}
+	p.state.Links = append(p.state.Links, links...)
+}
+
+// injectReturns has the ways back to members on a node that stands by, too: while a
+// gateway changes, others may know of it before this node does, or not yet. It
+// returns links with those that these ways need; where both need one, it has to
+// lead to all members. What is in their way the node says when it serves.
+func (p *planner) injectReturns(a adapter.Adapter, v adapter.View, links []state.Link) []state.Link {
+	if len(p.links.standby) == 0 {
+		return links
+	}
+	v.Serving, v.Gateway, v.Remote = true, p.self, nil
+	additions, _ := a.Inject(v, p.facts.Adapter)
+	more, routes, _ := Admit(v, additions)
+	p.returns = routes
+	links = slices.DeleteFunc(links, func(l state.Link) bool {
+		return slices.ContainsFunc(more, func(m state.Link) bool { return m.Name == l.Name })
+	})
+	return append(links, more...)
 }
 
 func (p *planner) view() adapter.View {
@@ -272,7 +291,7 @@ func (p *planner) rules() {
 				state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", SrcPort: l.Tunnel.Port, Table: state.TableMain},
 				state.Rule{Priority: state.PriorityTunnel, V6: v6, Proto: "udp", DstPort: l.Tunnel.Port, Table: state.TableMain},
 			)
-			if p.serving {
+			if p.serving || len(p.links.standby) > 0 {
 				p.state.Rules = append(p.state.Rules,
 					state.Rule{Priority: state.PriorityReturn, V6: v6, IIF: l.Name, Table: state.TableReturn})
 			}

@@ -167,14 +167,17 @@ func TestNothingIsLostWhileAGatewayHandsOver(t *testing.T) {
 				for _, i := range r.Perm(len(before.Nodes)) {
 					if n := before.Nodes[i]; which(n) {
 						w.states[n.Name] = states[n.Name]
-						everyPod(t, w, fmt.Sprintf("seed %d: %s hands over to %s: %s, %s", seed, l.Gateway.Name, next.Name, stage, n.Name))
+						when := fmt.Sprintf("seed %d: %s hands over to %s: %s, %s", seed, l.Gateway.Name, next.Name, stage, n.Name)
+						everyPod(t, w, when)
+						everyNode(t, w, when)
 					}
 				}
 			}
 			elsewhere := func(n model.Node) bool { return n.Location != l.Name }
 			step("the others prepare", ahead, elsewhere)
 			step("it serves", after, func(n model.Node) bool { return n.Name == next.Name })
-			step("its location follows", after, func(n model.Node) bool { return !elsewhere(n) && n.Name != next.Name })
+			step("its members follow", after, func(n model.Node) bool { return !elsewhere(n) && n.Name != next.Name && n.Name != l.Gateway.Name })
+			step("the old one follows", after, func(n model.Node) bool { return n.Name == l.Gateway.Name })
 			step("the others follow", after, elsewhere)
 		}
 	}
@@ -192,6 +195,25 @@ func everyPod(t *testing.T, w *walker, when string) {
 			}
 			if path, err := w.walk(a.PodPrefixes[0].Addr().Next(), b.PodPrefixes[0].Addr().Next()); err != nil {
 				t.Fatalf("%s: %s to %s: %v after %v", when, a.Name, b.Name, err, path)
+			}
+		}
+	}
+}
+
+// everyNode is everyPod for what nodes themselves say to other locations' nodes and
+// pods.
+func everyNode(t *testing.T, w *walker, when string) {
+	t.Helper()
+	for _, a := range w.snapshot.Nodes {
+		for _, b := range w.snapshot.Nodes {
+			if a.Location == b.Location {
+				continue
+			}
+			from, to, pod := a.InternalIP(true), b.InternalIP(true), b.PodPrefixes[0].Addr().Next()
+			for _, way := range [][2]netip.Addr{{from, to}, {from, pod}, {pod, from}} {
+				if path, err := w.walk(way[0], way[1]); err != nil {
+					t.Fatalf("%s: %s to %s: %v after %v", when, way[0], way[1], err, path)
+				}
 			}
 		}
 	}
