@@ -15,11 +15,11 @@ type home struct {
 	devices   []string     // of default routes
 }
 
-// homeOf leaves out the mesh's own link and what only means this host.
+// homeOf leaves out the mesh's own links and what only means this host.
 func homeOf(h model.Host, iface string) home {
 	out := home{devices: h.DefaultDevices}
 	for _, l := range h.Interfaces {
-		if !l.Up || l.Name == iface || l.Name == state.VXLANLink {
+		if !l.Up || slices.Contains(state.TunnelLinks(iface), l.Name) || l.Name == state.VXLANLink {
 			continue
 		}
 		for _, p := range l.Addresses {

@@ -313,15 +313,22 @@ func (p *planner) link() {
 }
 
 func (p *planner) tunnelLink(number int) state.Link {
-	return state.Link{
+	l := state.Link{
 		Name:   state.TunnelLink(p.facts.Interface, number),
 		Kind:   state.WireGuard,
 		MTU:    p.facts.TunnelMTU,
 		Tunnel: &state.Tunnel{Key: p.facts.Key, Port: p.facts.Port + uint16(number), Mark: state.Mark},
 		// While a gateway changes, what comes in on one link may be answered by
-		// the other. WireGuard itself takes from a peer only what it may send.
-		Loose: len(p.links.standby) > 0,
+		// the other. WireGuard itself takes from a peer only what it may send. On
+		// a link without an address Linux takes 2 for 1 (__fib_validate_source), so
+		// that there the host CNI's 0 has to do.
+		Loose: len(p.links.standby) > 0 && !p.facts.Adapter.Unnumbered,
 	}
+	if a := p.self.WireGuardIP(true); number > 0 && a.IsValid() && !p.facts.Adapter.Unnumbered {
+		// The first link's, for the sake of Loose.
+		l.Addresses = append(l.Addresses, single(a))
+	}
+	return l
 }
 
 // linkTo is the link on which n is a peer.
