@@ -135,9 +135,9 @@ func (g *guardian) expect(location string, c failover.Claim, now time.Time) bool
 // forget goes back where a node did not serve after all.
 func (g *guardian) forget(now time.Time) {
 	g.mu.Lock()
-	any := g.book.Forget(now, comingFor)
+	dropped := g.book.Forget(now, comingFor)
 	g.mu.Unlock()
-	if any {
+	if dropped {
 		g.wake()
 	}
 }

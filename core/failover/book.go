@@ -61,14 +61,14 @@ func (b *Book) Expect(s *model.Snapshot, location string, c Claim, until time.Ti
 
 // Forget drops what was expected and did not come, and tells whether there was any.
 // A clock that is set back keeps it for no longer than most.
-func (b *Book) Forget(now time.Time, most time.Duration) (any bool) {
+func (b *Book) Forget(now time.Time, most time.Duration) (dropped bool) {
 	for location, c := range b.coming {
 		if !now.Before(c.until) || c.until.Sub(now) > most {
 			delete(b.coming, location)
-			any = true
+			dropped = true
 		}
 	}
-	return any
+	return dropped
 }
 
 // judge tells whether a claim is above what is known, and may be believed.
