@@ -9,11 +9,16 @@ import (
 	"github.com/cilium/cilium/api/v1/models"
 
 	"github.com/kilo-overlay/kilo/core/adapter"
+	"github.com/kilo-overlay/kilo/core/state"
 )
 
 // tunnelOverhead is what VXLAN and Geneve add to a pod's packet over IPv4, in
 // bytes: outer IP header 20, UDP 8, the tunnel's header 8, Ethernet 14.
 const tunnelOverhead = 50
+
+// FromHost is the mark of WireGuard's own packets behind Cilium's chain CILIUM_OUTPUT,
+// which sets the bits "from the host" in what the node itself sends.
+const FromHost = state.Mark | 0xc00
 
 // servable tells why Cilium, the way it runs here, cannot be served; nil: it can.
 func (s *answers) servable() error {
@@ -48,6 +53,7 @@ func (s *answers) facts(n node) adapter.Facts {
 		PodPrefixes:       n.prefixes,
 		NodesOnly:         s.tunnels() && !s.bpfHostRouting(),
 		Unnumbered:        true,
+		TunnelMarks:       []uint32{FromHost},
 		DeviceMTU:         int(s.config.DeviceMTU),
 		PodMTU:            int(s.config.DeviceMTU),
 		PodMTUSetting:     adapter.Setting{Where: `"MTU" in Cilium's Helm values ("mtu" in ConfigMap cilium-config)`},

@@ -36,7 +36,7 @@ func TestDiscover(t *testing.T) {
 	setting := adapter.Setting{Where: `"MTU" in Cilium's Helm values ("mtu" in ConfigMap cilium-config)`}
 	tunnelSetting := setting
 	tunnelSetting.Add = 50
-	common := adapter.Facts{CNI: "cilium", Unnumbered: true, Device: "eth0", DeviceMTU: 1500, PodPrefixes: prefixes("10.244.6.0/24"),
+	common := adapter.Facts{CNI: "cilium", Unnumbered: true, TunnelMarks: []uint32{cilium.FromHost}, Device: "eth0", DeviceMTU: 1500, PodPrefixes: prefixes("10.244.6.0/24"),
 		ExcludeInterfaces: []string{"cilium_*", "lxc*"}}
 	native := common
 	native.PodMTU, native.PodMTUSetting, native.ClusterPrefixes = 1500, setting, prefixes("10.244.0.0/16")

@@ -58,6 +58,9 @@ type Facts struct {
 	// CNI would take a numbered one for one of its own devices. The node's IPv4
 	// WireGuard address then stands on the loopback link.
 	Unnumbered bool
+	// TunnelMarks are what the host CNI makes of the mark of WireGuard's own
+	// packets (state.Mark) while they leave the node.
+	TunnelMarks []uint32
 	// Device is the interface through which pods of other nodes of the
 	// location are reached ("flannel.1", "eth0"); "" while unknown.
 	Device string

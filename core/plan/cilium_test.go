@@ -18,7 +18,7 @@ import (
 
 // ciliumFacts is what the adapter finds on a node of a LAN with 1500 bytes.
 func ciliumFacts(tunnel bool) adapter.Facts {
-	f := adapter.Facts{CNI: "cilium", Mode: "native", Unnumbered: true, Device: "eth0", DeviceMTU: 1500, PodMTU: 1420, ClusterPrefixes: prefixes("10.244.0.0/16")}
+	f := adapter.Facts{CNI: "cilium", Mode: "native", Unnumbered: true, TunnelMarks: []uint32{cilium.FromHost}, Device: "eth0", DeviceMTU: 1500, PodMTU: 1420, ClusterPrefixes: prefixes("10.244.0.0/16")}
 	if tunnel {
 		f.Mode, f.NodesOnly, f.PodMTU, f.PodOverhead, f.ClusterPrefixes = "tunnel vxlan", true, 1370, 50, nil
 	}

@@ -64,9 +64,15 @@ func (p *planner) filter() {
 	source := state.Chain{Name: "source", Type: state.NATChain, Hook: "postrouting", Priority: sourcePriority}
 	guard := state.Chain{Name: GuardChain, Type: state.FilterChain, Hook: "postrouting", Priority: guardPriority}
 
+	const byCNI = "WireGuard's own packets, as the host CNI marks them on their way out"
 	tunnel := state.MarkIs{Mark: state.Mark}
 	source.Rules = append(source.Rules, rule("WireGuard's own packets", state.Return{}, tunnel))
 	guard.Rules = append(guard.Rules, rule("WireGuard's own packets", state.Accept{}, tunnel))
+	for _, m := range p.facts.Adapter.TunnelMarks {
+		made := state.MarkIs{Mark: m}
+		source.Rules = append(source.Rules, rule(byCNI, state.Return{}, made))
+		guard.Rules = append(guard.Rules, rule(byCNI, state.Accept{}, made))
+	}
 	for _, l := range p.tunnels() {
 		guard.Rules = append(guard.Rules, rule("", state.Accept{}, state.OutInterface{Name: l.Name}))
 	}
