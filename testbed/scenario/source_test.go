@@ -84,7 +84,7 @@ func servicesAcross(t *testing.T, l *lab.Lab) {
 	for _, backend := range []*lab.Pod{l.Pod("b2"), l.Pod("b1"), l.Pod("c2")} {
 		name := "before-" + backend.Name
 		seenAsThemselves(t, l, &backend.Place, must(l.Expose(t.Context(), name, backend))(t))
-		must(l.Kubectl(t.Context(), "delete", "service", name))(t)
+		must(l.Kubectl(t.Context(), "delete", "service", "--namespace="+backend.Namespace, name))(t)
 	}
 	for _, name := range []string{"b2", "b1", "c2"} {
 		node := l.Machine(name)
