@@ -129,7 +129,15 @@ func ciliumRestarts(t *testing.T, n *lab.Machine, from, to *lab.Pod) {
 // time, and either may be first.
 func ciliumState(t *testing.T, n *lab.Machine) lab.NetState {
 	t.Helper()
-	s := must(n.NetState(t.Context()))(t)
+	var s lab.NetState
+	eventually(t, soon, func() (err error) {
+		s, err = n.NetState(t.Context())
+		// What it had before its start goes a moment after the new is there.
+		if err == nil && strings.Contains(s.String(), "OLD_CILIUM") {
+			err = fmt.Errorf("%s: Cilium's agent has not swept its old chains away", n.Name)
+		}
+		return err
+	})
 	for i := range s.Sections {
 		s.Sections[i].Lines = slices.DeleteFunc(s.Sections[i].Lines, func(line string) bool { return strings.HasSuffix(line, "/cilium_l2_responder_v6") })
 	}
