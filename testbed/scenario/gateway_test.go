@@ -15,7 +15,7 @@ import (
 // comes back. Connections survive either change, or end with a reset, and what they
 // try while there is no gateway is seen on no wire.
 func gatewayChanges(t *testing.T, l *lab.Lab) {
-	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
+	eventually(t, soon, gatewayIs(t.Context(), l, "a", "a1"))
 	epoch := func() uint64 { t.Helper(); return must(epochOf(t.Context(), l, "a"))(t) }
 
 	services := conversationTargets(t, l)
@@ -34,7 +34,7 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 	ok(t, l.Annotate(t.Context(), "a2", map[string]*string{"kilo.squat.ai/leader": nil}))
 	time.Sleep(10 * time.Second)
 	goOnOrWereReset(t, talk, 5*time.Second)
-	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a2"))
+	eventually(t, soon, gatewayIs(t.Context(), l, "a", "a2"))
 	if now := epoch(); now != first+1 {
 		t.Errorf("epoch %d: taking the annotation away moved the gateway", now)
 	}
@@ -64,7 +64,7 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 	ok(t, l.Machine("a2").PowerOn(t.Context()))
 	whole(t, l, soon)
 	time.Sleep(5 * time.Second)
-	eventually(t, time.Second, gatewayIs(t.Context(), l, "a", "a1"))
+	eventually(t, soon, gatewayIs(t.Context(), l, "a", "a1"))
 	if now := epoch(); now != first+2 {
 		t.Errorf("epoch %d, want %d: the gateway that came back took over", now, first+2)
 	}

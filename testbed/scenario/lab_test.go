@@ -87,7 +87,7 @@ func labName(t *testing.T) string {
 // soon is how long a scenario waits for what happens in seconds on a machine that
 // has nothing else to do. It promises nothing: what is promised in time is
 // measured, and the measure held against the promise.
-const soon = time.Minute
+const soon = 2 * time.Minute
 
 // eventually repeats a check until it returns nil, at most for the given time;
 // then the test fails with what the check said last.
