@@ -121,7 +121,7 @@ release: ## everything of a release, for all platforms, with checksums and bills
 	@ls -l dist/release
 
 .PHONY: bench
-bench: setup tools ## measure what docs/performance.md reports (as root, 40 minutes, on a machine that does nothing else)
+bench: setup tools ## measure what docs/performance.md reports (as root, on a machine that does nothing else)
 	@$(GO) run ./testbed/bench
 
 .PHONY: setup

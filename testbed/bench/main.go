@@ -1,8 +1,8 @@
 //go:build linux
 
 // Command bench measures what docs/performance.md reports, and prints it as
-// Markdown. It runs as root on a machine that can run labs and guests, for
-// some forty minutes, half of which are cilium's; progress goes to standard error.
+// Markdown. It runs as root on a machine that can run labs and guests; progress
+// goes to standard error.
 //
 //	go run ./testbed/bench                   everything
 //	go run ./testbed/bench plan load         some of it: plan, change, load, kernel, delay, tunnel, cilium
