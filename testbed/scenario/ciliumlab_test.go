@@ -15,7 +15,7 @@ import (
 // work inside a location; a restart of its agent costs no packet and changes
 // nothing; nodes come and go.
 func ciliumAlone(t *testing.T, l *lab.Lab, says []string) {
-	onlyLocationsAreWhole(t, l)
+	onlyLocationsAreWhole(t, l, 42)
 	for _, n := range l.Nodes() {
 		health := must(n.CiliumGet(t.Context(), "healthz"))(t)
 		for _, want := range says {

@@ -33,15 +33,7 @@ func TestUnusualLab(t *testing.T) {
 	l := up(t, spec)
 	h1, h2, v1, laptop := l.Machine("h1"), l.Machine("h2"), l.Machine("v1"), l.Machine("laptop")
 
-	m := must(l.Matrix(t.Context()))(t)
-	for _, p := range m.Pairs {
-		if p.OK == p.Across() {
-			t.Errorf("%s: ok=%t, but across locations=%t", p, p.OK, p.Across())
-		}
-	}
-	if len(m.Pairs) != 5*4 {
-		t.Errorf("%d pairs, want 20", len(m.Pairs))
-	}
+	onlyLocationsAreWhole(t, l, 5*4)
 	if got := must(h2.Shell(t.Context(), "ip route"))(t); !strings.Contains(got, "via "+pod(l, "h1").Masked().Addr().String()+" dev flannel.42") {
 		t.Errorf("h2 is in another subnet than h1 and must reach its pods by VXLAN:\n%s", got)
 	}
