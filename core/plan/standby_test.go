@@ -92,12 +92,7 @@ func TestNothingIsLostWhileAGatewayChanges(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 13))
 		before := armed(r)
 		for _, l := range plan.Locations(before) {
-			var next *model.Node
-			for _, n := range l.Armed {
-				if n != nil && n != l.Gateway {
-					next = n
-				}
-			}
+			next := standsBy(l)
 			if next == nil {
 				continue
 			}
@@ -144,12 +139,7 @@ func TestNothingIsLostWhileAGatewayHandsOver(t *testing.T) {
 			continue
 		}
 		for _, l := range plan.Locations(before) {
-			var next *model.Node
-			for _, n := range l.Armed {
-				if n != nil && n != l.Gateway {
-					next = n
-				}
-			}
+			next := standsBy(l)
 			if next == nil {
 				continue
 			}
@@ -217,4 +207,14 @@ func everyNode(t *testing.T, w *walker, when string) {
 			}
 		}
 	}
+}
+
+// standsBy is a node of the location that is armed and does not serve; nil: there is none.
+func standsBy(l plan.Location) (found *model.Node) {
+	for _, n := range l.Armed {
+		if n != nil && n != l.Gateway {
+			found = n
+		}
+	}
+	return found
 }
