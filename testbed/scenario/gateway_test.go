@@ -26,7 +26,8 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 	ok(t, l.Annotate(t.Context(), "a2", map[string]*string{"kilo.squat.ai/leader": &yes}))
 	asked := time.Now()
 	eventually(t, soon, gatewayIs(t.Context(), l, "a", "a2"))
-	t.Logf("a2 serves %s after it was annotated; whole %s later", time.Since(asked).Round(10*time.Millisecond), whole(t, l, soon).Round(10*time.Millisecond))
+	within(t, 10*time.Second, time.Since(asked), "a2 is annotated, and serves")
+	within(t, 10*time.Second, whole(t, l, soon), "it serves, and the mesh is whole")
 	if now := epoch(); now != first+1 {
 		t.Errorf("epoch %d after %d: the gateway moved more than once", now, first)
 	}
@@ -53,6 +54,7 @@ func gatewayChanges(t *testing.T, l *lab.Lab) {
 	})
 	notReady := time.Now()
 	eventually(t, soon, gatewayIs(t.Context(), l, "a", "a1"))
+	within(t, 20*time.Second, time.Since(notReady), "a2 is not ready, and a1 serves")
 	eventually(t, soon, func() error { return l.Pod("a3").Ping(t.Context(), l.Pod("b2").Addr) })
 	t.Logf("a2 was held for ready for %s after its power-off; a1 serves, and packets pass, %s after that",
 		notReady.Sub(off).Round(time.Second), time.Since(notReady).Round(10*time.Millisecond))

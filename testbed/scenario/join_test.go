@@ -45,7 +45,7 @@ func nodesJoinAndLeave(t *testing.T, l *lab.Lab) {
 			}
 			return nil
 		})
-		t.Logf("%s left: forgotten after %s", n.Name, time.Since(left).Round(10*time.Millisecond))
+		within(t, 5*time.Second, time.Since(left), n.Name+" has left, and is forgotten")
 		whole(t, l, soon)
 	}
 }
@@ -58,12 +58,14 @@ func podPrefixChanges(t *testing.T, l *lab.Lab) {
 		m := l.Machine(name)
 		before := pod(l, name).Masked().String()
 		ok(t, m.Unregister(t.Context()))
+		gone := time.Now()
 		eventually(t, soon, func() error {
 			if knowing := whoKnows(t, l, before); len(slices.DeleteFunc(knowing, func(n string) bool { return n == name })) > 0 {
 				return fmt.Errorf("%s is deleted, and of %s still %q know", name, before, knowing)
 			}
 			return nil
 		})
+		within(t, 5*time.Second, time.Since(gone), name+" is deleted, and its prefix forgotten")
 		ok(t, m.Register(t.Context()))
 		ok(t, m.RestartFlannel(t.Context()))
 		after := node(t, l, name).Spec.PodCIDR

@@ -108,6 +108,15 @@ func eventually(t *testing.T, limit time.Duration, check func() error) {
 	}
 }
 
+// within fails the test where something took longer than was promised.
+func within(t *testing.T, promised, took time.Duration, what string) {
+	t.Helper()
+	t.Logf("%s after %s", what, took.Round(10*time.Millisecond))
+	if took > promised {
+		t.Errorf("%s only after %s; want it within %s", what, took.Round(10*time.Millisecond), promised)
+	}
+}
+
 // must fails the test on an error and returns the value otherwise.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
